@@ -1,0 +1,61 @@
+// Model: the shape of a dense decoder-only transformer.
+//
+// h hidden, a heads, g key-value heads, d head_dim, f FFN width, L layers, V vocabulary.
+// Read from a Hugging Face config.json (any file with a supported "model_type") or from a preset
+// (configs/models/NAME.json, this project's own names of the same facts).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sim/base/json.h"
+#include "sim/program/op.h"
+
+namespace stepcast {
+
+enum class Activation : std::uint8_t { kGelu, kSwiglu, kGeglu };
+
+struct Model {
+  std::string name;
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;        // = heads without grouped-query attention
+  std::int64_t head_dim = 0;        // apart from hidden / heads in Qwen3, Gemma
+  std::int64_t ffn = 0;             // width of one branch; a gated MLP has two
+  std::int64_t vocabulary = 0;
+  std::int64_t positions = 0;       // the longest sequence; rows of learned positions
+  NormKind norm = NormKind::kRms;
+  Activation activation = Activation::kSwiglu;
+  bool learned_positions = false;   // GPT-2, GPT-3: a table; else rotary
+  bool rotary = true;
+  bool qkv_bias = false;            // Qwen2: only there
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;             // Qwen3, Gemma3: norm of q and k over head_dim
+  bool post_norms = false;          // Gemma2, Gemma3: also a norm after attention and after the MLP
+  bool tied_embeddings = false;     // the head's matrix is the embedding table
+  bool dropout = false;             // hidden and attention dropout are trained with (p > 0)
+
+  bool gated() const { return activation != Activation::kGelu; }
+  std::int64_t query_width() const { return heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+};
+
+// Trainable parameters, exactly; a tied table counts once.
+std::int64_t parameters(const Model& model);
+
+// Model FLOPs a token for forward and backward (recompute not counted), two a multiply-add:
+//   3 [L (2 h q + 4 h kv + 2 q h + mlp + attention) + 2 h V],  attention = 4 s q, half if causal.
+// Megatron's published figures use full attention, torchtitan's and later ones the causal half.
+Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bool causal_half);
+
+// Reads either form; told apart by "model_type" (Hugging Face) or its absence (preset).
+// Throws Error: unknown model_type (with the supported ones), mixture-of-experts or latent attention
+// (not covered yet), a missing size, h not divisible where it must be, a limit exceeded.
+Model read_model(const Object& object, std::string_view name);
+
+// Writes the preset form, with every field; read_model reads it back.
+Json write_model(const Model& model);
+
+}  // namespace stepcast

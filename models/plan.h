@@ -1,0 +1,100 @@
+// Plan: how a training step is split over ranks, and with which memory savings.
+//
+// A plan is legal or not whatever it costs: legality against a model is checked here, fitting a
+// device is a question for the simulator. Names follow the what-if file (DESIGN section 5).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "sim/base/json.h"
+#include "sim/program/mesh.h"
+#include "sim/program/op.h"
+
+namespace stepcast {
+
+enum class PipelineSchedule : std::uint8_t { kGpipe, k1f1b, kInterleaved };
+enum class Recompute : std::uint8_t {
+  kNone,
+  kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers'
+  kSelective,  // run the attention core again: scores, softmax, dropout, their product with v
+  kModules,    // run the named modules of each layer again
+};
+
+struct Plan {
+  // batch, in sequences
+  std::int64_t sequence_length = 0;
+  std::int64_t micro_batch = 1;        // sequences a rank works on at once
+  std::int64_t global_batch = 0;       // sequences a step; micro_batch * data * micro_batches()
+
+  // parallel
+  std::int64_t tensor = 1;
+  bool sequence_parallel = false;      // norms and dropouts split along the sequence (Korthikanti)
+  bool tensor_overlap = true;          // backward's tensor collectives run beside weight gradients
+  std::int64_t context = 1;            // degrees of context and expert other than 1 are refused
+  std::int64_t expert = 1;             // until their lowering exists
+  std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
+  std::int64_t pipeline = 1;
+  std::int64_t virtual_stages = 1;     // chunks a stage (interleaved)
+  PipelineSchedule schedule = PipelineSchedule::k1f1b;
+  bool pipeline_overlap = true;        // compute does not wait for its sends
+  bool stages_balanced = true;         // else `stages` or even
+  std::vector<std::int64_t> stages;    // layers of each chunk in model order, p * v entries; or empty
+  std::vector<Axis> order;             // inner to outer; empty: the mesh's default
+
+  // sharding
+  int zero = 0;                        // 0 plain data parallel, 1-3 ZeRO stages (3 = FSDP)
+  Bytes bucket = Bytes(200'000'000);   // gradients reduced (and, in ZeRO-3, units gathered) at once
+  bool overlap = true;                 // gradient reduction beside backward, gathers beside compute
+  std::int64_t prefetch = 1;           // ZeRO-3: units gathered ahead
+  std::int64_t shard_group = 0;        // hybrid sharding: ranks that share one copy; 0: all of data
+  bool reshard_after_forward = true;   // ZeRO-3: gather again in backward
+
+  // recompute
+  Recompute recompute = Recompute::kNone;
+  std::int64_t recompute_every = 1;
+  std::vector<std::string> recompute_modules;  // of kRecomputeModules
+
+  // precision
+  Dtype compute = Dtype::kBf16;        // weights in use, activations
+  Dtype gradients = Dtype::kBf16;      // gradient buffers and their reduction
+  bool master = true;                  // fp32 master weights (false: the weights are the master)
+  Dtype moments = Dtype::kFp32;
+  bool gradient_copy = false;          // an fp32 copy of the gradients for the update (Megatron fp16)
+
+  bool fused_attention = true;         // false keeps scores, softmax and mask in memory
+  bool dropout = false;                // the model's dropout is active (see resolve)
+  bool clip_gradients = true;          // global norm: an all-reduce over all ranks before the update
+
+  std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
+  std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
+  std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
+  std::int64_t ranks() const { return tensor * context * expert * data * pipeline; }
+  Mesh mesh() const;
+};
+
+// What "recompute": {"modules": [...]} may name.
+//   attention_core  scores, softmax, their product with v (fused attention too)
+//   norm            both norms of a layer
+//   activation      the MLP's GELU or gate
+//   mlp             the whole MLP
+//   attention       the whole attention block
+extern const std::vector<std::string> kRecomputeModules;
+
+// Reads "batch", "parallel", "sharding", "recompute", "precision", "attention", "dropout",
+// "clip_gradients" of a what-if. `devices` > 0 derives a left-out data degree. Throws Error for
+// everything that is not legal by itself: a product that does not match the devices, a batch that
+// does not divide, a schedule without its stages.
+Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
+
+// Throws Error (place "plan") for a layout that the model does not allow: heads or key-value heads
+// that tensor does not divide, layers that do not divide under an interleaved plan, more chunks
+// than layers, a sequence longer than learned positions, ...
+void check_plan(const Plan& plan, const Model& model);
+
+// The "batch" ... members of the resolved what-if, every default filled in; read_plan reads it back.
+Json write_plan(const Plan& plan);
+
+}  // namespace stepcast

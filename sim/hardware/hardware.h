@@ -1,0 +1,86 @@
+// Hardware: a device and a cluster of them, as read from data sheets and site descriptions.
+//
+// Everything here is a fact with a source (the JSON files under configs/ name it) or a stated
+// assumption. How fast a given kernel runs on a device is sim/cost's business, how fast a
+// collective is sim/network's.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/base/json.h"
+#include "sim/base/units.h"
+#include "sim/program/op.h"
+
+namespace stepcast {
+
+// What a number rests on, best first.
+enum class Basis : std::uint8_t { kMeasured, kInterpolated, kFitted, kDatasheet };
+inline constexpr int kBases = 4;
+std::string_view basis_name(Basis basis);  // "measured", ...
+
+// One kind of device. Rates are dense (no structured sparsity) and per direction.
+struct Device {
+  std::string name;                      // "h100-sxm"
+  std::string description;               // "NVIDIA H100 SXM5 80 GB"
+  Bytes memory;                          // capacity that a process can use
+  Bandwidth memory_bandwidth;            // data sheet
+  double memory_efficiency = 0;          // achievable share of it, long streams
+  std::map<Dtype, FlopRate> matrix_rate; // data sheet peak of the matrix units, by input dtype
+  double matrix_efficiency = 0;          // achievable share of it, large square products
+  FlopRate vector_rate;                  // fp32, outside the matrix units
+  int multiprocessors = 0;               // SMs or CUs
+  Bytes cache;                           // last-level cache
+  Seconds launch;                        // host time to issue one kernel
+  Seconds kernel_start;                  // device time before a kernel's first useful cycle
+  double attention_forward_efficiency = 0;   // of matrix_rate, long causal sequences, head_dim 128
+  double attention_backward_efficiency = 0;
+  std::map<std::string, std::string> sources;  // key -> where its number comes from
+
+  // The device's standard box, from which "h100-sxm-128x8" is built.
+  int devices_per_node = 8;
+  Bandwidth node_bandwidth;              // one device to its node's others, each direction
+  double node_bandwidth_efficiency = 1;  // measured bus bandwidth over nominal
+  Seconds node_latency;                  // one hop inside a node
+  int nics_per_node = 8;
+  Bandwidth nic_bandwidth;               // data sheet, each direction
+  double nic_efficiency = 1;
+  Seconds nic_latency;                   // one hop between nodes
+};
+
+// Nodes of equal boxes. The first network: inside a node every device reaches every other at
+// node_bandwidth; between nodes, the devices of a node share its NICs evenly.
+struct Cluster {
+  std::string name;
+  Device device;
+  int nodes = 1;
+  int devices_per_node = 8;
+  // Of the fabric; taken from the device's standard box where the file does not say.
+  Bandwidth node_bandwidth;              // achievable (efficiency applied)
+  Seconds node_latency;
+  int nics_per_node = 8;
+  Bandwidth nic_bandwidth;               // achievable, one NIC
+  Seconds nic_latency;
+  std::map<int, double> slow_devices;    // device -> its compute times this factor (>= 1)
+
+  int devices() const { return nodes * devices_per_node; }
+};
+
+// Reads a device file (configs/devices/NAME.json). Throws Error.
+Device read_device(const Document& document);
+
+// `n` devices in standard boxes: nodes x devices_per_node. Throws Error (limits: kRanksMax devices).
+Cluster standard_cluster(const Device& device, int nodes, int devices_per_node);
+
+// Splits "h100-sxm-128x8" into device name, nodes and devices a node; false if not of that form.
+bool split_cluster_name(std::string_view name, std::string& device, int& nodes,
+                        int& devices_per_node);
+
+// Reads a cluster object: {"device": NAME, "nodes": N, "devices_per_node": D,
+//   "fabric": {"node_bandwidth": "450 GB/s", "node_latency": "3 us", "nics_per_node": 8,
+//              "nic_bandwidth": "400 Gb/s", "nic_efficiency": 0.93, "nic_latency": "10 us"},
+//   "slow_devices": [{"device": 17, "factor": 1.3}]}.  `device` is the device it names, already read.
+Cluster read_cluster(const Object& object, const Device& device);
+
+}  // namespace stepcast

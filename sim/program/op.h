@@ -1,0 +1,178 @@
+// Op: the work of one kernel, as a value.
+//
+// An Op says what is computed and on which shapes, nothing about where or how long. Two Ops that
+// compare equal do the same work, so one measured time serves both. The operands' order is fixed
+// per kind and part; it is given beside each below as  reads -> writes, shapes as (rows, columns),
+// and is what a gradient rule, a verifier and an executor rely on. All shapes are one rank's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "sim/base/units.h"
+
+namespace stepcast {
+
+enum class Dtype : std::uint8_t { kFp32, kBf16, kFp16, kFp8, kInt64, kInt32, kUint8 };
+std::string_view dtype_name(Dtype dtype);  // "fp32", "bf16", ...
+constexpr std::int64_t dtype_size(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFp32:
+    case Dtype::kInt32: return 4;
+    case Dtype::kBf16:
+    case Dtype::kFp16: return 2;
+    case Dtype::kFp8:
+    case Dtype::kUint8: return 1;
+    case Dtype::kInt64: return 8;
+  }
+  return 0;
+}
+
+enum class Pass : std::uint8_t { kForward, kBackward };
+
+// The three products of a linear layer y = x W^T, W (out, in). Layout, accumulation and speed differ.
+enum class GemmRole : std::uint8_t { kForward, kInputGradient, kWeightGradient };
+
+// C(m, n) = A(m, k) B(k, n), `batch` times; multiply-add counts as two FLOPs.
+//   kForward         A (m, k), B stored (n, k) [, bias (n)]         -> C (m, n)
+//   kInputGradient   A (m, k), B stored (k, n)                      -> C (m, n)
+//   kWeightGradient  A stored (k, m), B (k, n)                      -> C (m, n) [, bias gradient (m)]
+// With `accumulate` the product is added to what C holds; C is then read too.
+struct Gemm {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t batch = 1;
+  GemmRole role = GemmRole::kForward;
+  Dtype dtype = Dtype::kBf16;       // of A and B
+  Dtype output = Dtype::kBf16;      // of C
+  bool accumulate = false;
+  bool bias = false;
+  bool operator==(const Gemm&) const = default;
+};
+
+// Fused (flash-style) attention: softmax(q k^T / sqrt(head_dim)) v without the scores in memory.
+//   kForward   q (b, s, a, d), k, v (b, t, g, d)                  -> o (b, s, a, d), lse (b, a, s) fp32
+//   kBackward  q, k, v, o, lse, d_o                               -> d_q, d_k, d_v
+// Backward recomputes the scores: 5 matrix products to forward's 2 (FlashAttention-2).
+struct Attention {
+  Pass pass = Pass::kForward;
+  std::int64_t batch = 0, heads = 0, kv_heads = 0;
+  std::int64_t queries = 0, keys = 0, head_dim = 0;
+  bool causal = true;       // half of the score matrix is skipped
+  bool dropout = false;     // mask is regenerated from a seed, not stored
+  Dtype dtype = Dtype::kBf16;
+  bool operator==(const Attention&) const = default;
+};
+
+enum class NormKind : std::uint8_t { kLayer, kRms };
+
+// Normalisation over the columns.
+//   kForward   x (rows, columns), weight [, bias]          -> y, statistics (rows, 2 | 1) fp32
+//   kBackward  d_y, x, weight, statistics                  -> d_x, d_weight [, d_bias]
+//   The weight gradients accumulate.
+struct Norm {
+  Pass pass = Pass::kForward;
+  NormKind kind = NormKind::kLayer;
+  std::int64_t rows = 0, columns = 0;
+  Dtype dtype = Dtype::kBf16;
+  bool operator==(const Norm&) const = default;
+};
+
+// Elementwise and row-wise work, bound by memory. (rows, columns) is the shape of the output,
+// except where said. Masks hold one byte an element.
+enum class PointwiseKind : std::uint8_t {
+  kAdd,              // a, b -> a + b (may be in place)
+  kAddRows,          // x (rows, columns), bias (columns) -> x + bias
+  kGelu,             // x -> gelu(x)
+  kGeluBackward,     // d_y, x -> d_x
+  kSwiglu,           // gate_up (rows, 2 columns) -> silu(gate) * up (rows, columns)
+  kSwigluBackward,   // d_y, gate_up -> d_gate_up
+  kGeglu,            // as kSwiglu with gelu
+  kGegluBackward,
+  kDropout,          // x -> y, mask
+  kDropoutBackward,  // d_y, mask -> d_x
+  kDropoutAdd,       // x, residual -> dropout(x) + residual, mask
+  kRotary,           // q|k (rows, columns) -> rotated (columns = heads * head_dim)
+  kRotaryBackward,   // d -> rotated back
+  kSoftmax,          // scores (rows, columns) -> masked, scaled softmax
+  kSoftmaxBackward,  // d_p, p -> d_scores
+  kSplitHeads,       // qkv (tokens, (a + 2g) d) -> q, k, v; (rows, columns) is that of qkv
+  kMergeHeads,       // d_q, d_k, d_v -> d_qkv
+  kCast,             // x -> x in another dtype
+  kFill,             // -> zeros
+  kScale,            // x -> c x
+};
+std::string_view pointwise_name(PointwiseKind kind);
+
+struct Pointwise {
+  PointwiseKind kind = PointwiseKind::kAdd;
+  std::int64_t rows = 0, columns = 0;
+  Dtype dtype = Dtype::kBf16;        // of the inputs
+  Dtype output = Dtype::kBf16;       // of the outputs
+  bool causal = false;               // kSoftmax: entries right of the diagonal are masked
+  bool operator==(const Pointwise&) const = default;
+};
+
+// Table lookup (embedding). The table holds `vocabulary` rows; a token outside this rank's slice
+// of a vocabulary-parallel table reads as zeros.
+//   kForward   ids (rows), table (vocabulary, columns) [, positions (s, columns)] -> y (rows, columns)
+//   kBackward  ids, d_y                                     -> d_table [, d_positions] (accumulates)
+struct Gather {
+  Pass pass = Pass::kForward;
+  std::int64_t rows = 0, columns = 0, vocabulary = 0;
+  bool positions = false;
+  Dtype dtype = Dtype::kBf16;        // of the table and y
+  Dtype gradient = Dtype::kBf16;     // of d_table
+  bool operator==(const Gather&) const = default;
+};
+
+// Cross-entropy over logits (rows, vocabulary), in parts so that a vocabulary split over ranks can
+// reduce between them (Megatron-LM's vocab-parallel loss).
+//   kMaximum   logits                                        -> maximum (rows) fp32
+//   kSums      logits, ids, maximum                          -> sums (rows, 2) fp32: exp-sum, target
+//   kFinish    logits, maximum, sums, ids                    -> loss (rows) fp32, probabilities
+//   kBackward  probabilities, ids                            -> d_logits
+//   `probabilities` has the dtype of `statistics` and the shape of the logits.
+enum class LossPart : std::uint8_t { kMaximum, kSums, kFinish, kBackward };
+
+struct Loss {
+  LossPart part = LossPart::kMaximum;
+  std::int64_t rows = 0, vocabulary = 0;
+  Dtype dtype = Dtype::kBf16;        // of the logits and d_logits
+  Dtype statistics = Dtype::kFp32;   // of the probabilities kept for backward
+  bool operator==(const Loss&) const = default;
+};
+
+// The optimizer's work on `elements` of the training state that this rank owns.
+//   kSquaredNorm   gradients...                             -> sum of squares (1) fp32
+//   kAdamW         gradients..., norm, master?, moments     -> weights..., master?, moments
+enum class UpdatePart : std::uint8_t { kSquaredNorm, kAdamW };
+
+struct Update {
+  UpdatePart part = UpdatePart::kAdamW;
+  std::int64_t elements = 0;
+  Dtype weight = Dtype::kBf16;
+  Dtype gradient = Dtype::kBf16;
+  bool master = true;                // an fp32 copy of the weights is read and written
+  Dtype moment = Dtype::kFp32;
+  bool operator==(const Update&) const = default;
+};
+
+using Op = std::variant<Gemm, Attention, Norm, Pointwise, Gather, Loss, Update>;
+
+// FLOPs that the kernel performs (a causal Attention counts half of the score matrix).
+// Memory-bound kinds count a handful of operations an element.
+Flops flops(const Op& op);
+
+// Bytes that must cross the memory bus at least once: every operand read, every result written.
+Bytes traffic(const Op& op);
+
+// "gemm forward 4096x8192x1024 bf16": stable, without spaces inside a field's value; parse_op reads
+// it back (throws Error).
+std::string to_text(const Op& op);
+Op parse_op(std::string_view text, std::string_view place);
+
+std::size_t hash_value(const Op& op);
+
+}  // namespace stepcast

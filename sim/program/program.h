@@ -1,0 +1,250 @@
+// Job: one training step as a text that every reader shares (DESIGN, "The language").
+//
+// models/ writes a Job; simulate() gives it a meaning in time, account() in memory, execute() in
+// truth. No reader has an idea of its own of a schedule, of a buffer's life or of a message.
+//
+//   Job      = mesh + one Program a pipeline stage + the tables that they share
+//   Program  = the calls of bodies in the order in which a rank of that stage issues them
+//   Body     = a straight list of Instructions ("forward of 10 layers", "optimizer")
+//   Call     = body + chunk + micro-batch: 512 micro-batches do not repeat the text
+//
+// A rank issues its instructions in order. Those on one stream run in order; streams run side by
+// side; Record and Wait tie them together as events do in CUDA. Bodies name tensors by number; which
+// *instance* is meant follows from the Call, by the tensor's Scope. So stages and virtual stages
+// (chunks) that hold the same kind of layers share one body.
+//
+// Messages: a Send never blocks its rank's other streams; between two neighbours, messages of one
+// stream arrive in the order in which they were sent (FIFO), and each meets exactly one Receive.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "sim/base/units.h"
+#include "sim/program/mesh.h"
+#include "sim/program/op.h"
+
+namespace stepcast {
+
+using TensorId = std::int32_t;    // index into Job::tensors
+using OpId = std::int32_t;        // index into Job::ops
+using TransferId = std::int32_t;  // index into Job::transfers
+using BodyId = std::int32_t;      // index into Job::bodies
+using EventId = std::int16_t;     // a rank's event, 0 .. Job::events - 1
+
+// What something is called: an interned name and, where it belongs to one, a layer of its chunk.
+struct Label {
+  std::int16_t name = 0;    // index into Job::names
+  std::int16_t layer = -1;  // -1: none
+  bool operator==(const Label&) const = default;
+};
+
+enum class Category : std::uint8_t {
+  kWeights, kGradients, kMasterWeights, kOptimizer, kActivations, kBuffers
+};
+inline constexpr int kCategories = 6;
+std::string_view category_name(Category category);  // "weights", "master_weights", ...
+
+// Which calls share an instance of a tensor.
+enum class Scope : std::uint8_t {
+  kRank,        // one a rank
+  kChunk,       // one a chunk of a rank (weights of its layers)
+  kMicroBatch,  // one a chunk and micro-batch (activations)
+};
+
+struct Shape {
+  std::array<std::int64_t, 4> sizes = {1, 1, 1, 1};
+  std::int8_t rank = 0;
+
+  constexpr Shape() = default;
+  constexpr Shape(std::initializer_list<std::int64_t> list) {
+    for (std::int64_t size : list) sizes[static_cast<std::size_t>(rank++)] = size;
+  }
+  constexpr bool operator==(const Shape&) const = default;
+  constexpr std::int64_t elements() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
+};
+
+struct Tensor {
+  Label label;
+  Shape shape;
+  Dtype dtype = Dtype::kBf16;
+  Category category = Category::kActivations;
+  Scope scope = Scope::kMicroBatch;
+  bool operator==(const Tensor&) const = default;
+  Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
+};
+
+// One queue of work on a device. Everything on one stream runs in the order of issue.
+enum class Stream : std::uint8_t {
+  kCompute, kTensor, kContext, kExpert, kData, kReplica, kGlobal,
+  kSendForward, kReceiveForward,    // activations, to the next and from the previous stage
+  kSendBackward, kReceiveBackward,  // their gradients, to the previous and from the next stage
+  kHostCopy
+};
+inline constexpr int kStreams = 12;
+std::string_view stream_name(Stream stream);
+
+enum class TransferKind : std::uint8_t {
+  kAllReduce, kAllGather, kReduceScatter, kBroadcast, kAllToAll, kSendReceive
+};
+std::string_view transfer_name(TransferKind kind);  // "all_reduce", ...
+
+// A message or collective as a value: what it costs follows from this and the cluster alone.
+// `bytes`: all-reduce, broadcast, send: the tensors; all-gather: all that is gathered (the output);
+// reduce-scatter: all that is reduced (the input); all-to-all: what one rank holds before.
+struct Transfer {
+  TransferKind kind = TransferKind::kAllReduce;
+  AxisSet axes;
+  bool ends_only = false;  // axes is {pipeline}: only the first and the last stage take part
+  Bytes bytes;
+  bool operator==(const Transfer&) const = default;
+};
+
+// Bytes that one member of a group of n sends (ring algorithms; the minimum for any algorithm of
+// the same kind): all-reduce 2 (n-1)/n, all-gather and reduce-scatter (n-1)/n, all-to-all (n-1)/n,
+// broadcast (n-1)/n on average, send 1. Rounded up.
+Bytes sent_bytes(const Transfer& transfer, const Mesh& mesh);
+
+enum class Phase : std::uint8_t { kForward, kBackward, kRecompute, kOptimizer };
+inline constexpr int kPhases = 4;
+std::string_view phase_name(Phase phase);
+
+// The operands of an instruction: `reads` then `writes` ids in Body::operands from `first` on.
+// In-place operands stand in both.
+struct Operands {
+  std::int32_t first = 0;
+  std::int16_t reads = 0;
+  std::int16_t writes = 0;
+  bool operator==(const Operands&) const = default;
+};
+
+struct Compute {
+  OpId op = 0;
+  Operands operands;
+  Label label;
+  Phase phase = Phase::kForward;
+  bool operator==(const Compute&) const = default;
+};
+struct Collective {
+  TransferId transfer = 0;
+  Operands operands;
+  Label label;
+  Stream stream = Stream::kTensor;
+  Phase phase = Phase::kForward;
+  bool operator==(const Collective&) const = default;
+};
+// To, or from, the rank `step` further on the pipeline axis (wrapping around).
+struct Send {
+  TransferId transfer = 0;
+  TensorId tensor = 0;
+  Label label;
+  Stream stream = Stream::kSendForward;
+  std::int8_t step = 1;
+  bool operator==(const Send&) const = default;
+};
+struct Receive {
+  TransferId transfer = 0;
+  TensorId tensor = 0;
+  Label label;
+  Stream stream = Stream::kReceiveForward;
+  std::int8_t step = -1;
+  bool operator==(const Receive&) const = default;
+};
+struct Alloc { TensorId tensor = 0; bool operator==(const Alloc&) const = default; };
+struct Free { TensorId tensor = 0; bool operator==(const Free&) const = default; };
+// The event is set to the moment when all that the stream holds so far is done.
+struct Record {
+  Stream stream = Stream::kCompute;
+  EventId event = 0;
+  bool operator==(const Record&) const = default;
+};
+// Nothing later on the stream starts before the event's latest Record.
+struct Wait {
+  Stream stream = Stream::kCompute;
+  EventId event = 0;
+  bool operator==(const Wait&) const = default;
+};
+// No work: names what follows, for people ("layer 3").
+struct Mark { Label label; bool operator==(const Mark&) const = default; };
+
+using Instruction =
+    std::variant<Compute, Collective, Send, Receive, Alloc, Free, Record, Wait, Mark>;
+
+struct Body {
+  std::string name;                     // "forward", "backward last", "optimizer"
+  Phase phase = Phase::kForward;
+  std::vector<Instruction> code;
+  std::vector<TensorId> operands;       // pool for Operands
+  bool operator==(const Body&) const = default;
+};
+
+struct Call {
+  BodyId body = 0;
+  std::int32_t chunk = 0;        // 0 .. virtual stages - 1
+  std::int32_t micro_batch = 0;
+  bool operator==(const Call&) const = default;
+};
+
+// Tensors that exist before the step and after it, by chunk. Input data counts as written.
+struct Resident {
+  std::int32_t set = 0;          // index into Job::resident_sets
+  std::int32_t chunk = 0;
+  bool operator==(const Resident&) const = default;
+};
+
+struct Program {
+  std::vector<Resident> residents;
+  std::vector<Call> schedule;
+  bool operator==(const Program&) const = default;
+};
+
+struct Job {
+  Mesh mesh;
+  std::vector<Program> programs;                   // one a stage
+  std::vector<Body> bodies;
+  std::vector<Tensor> tensors;
+  std::vector<Op> ops;                             // distinct
+  std::vector<Transfer> transfers;                 // distinct
+  std::vector<std::vector<TensorId>> resident_sets;
+  std::vector<std::string> names;                  // for Label
+  int events = 0;
+  bool operator==(const Job&) const = default;
+};
+
+inline constexpr std::int64_t kInstructionsMax = 50'000'000;  // in the bodies of one Job
+inline constexpr std::int64_t kCallsMax = 50'000'000;         // in the schedules of one Job
+
+std::string label_text(const Job& job, Label label);  // "layer3.qkv"
+
+template <class... F> struct Overloaded : F... { using F::operator()...; };
+template <class... F> Overloaded(F...) -> Overloaded<F...>;
+
+// std::visit with the cases first to last: match(instruction, [](const Compute& c) {...}, ...).
+template <class Variant, class... F>
+decltype(auto) match(Variant&& variant, F&&... cases) {
+  return std::visit(Overloaded{std::forward<F>(cases)...}, std::forward<Variant>(variant));
+}
+
+// The Job as text, one line an instruction, and back. parse_job(print_job(j)) == j.
+// parse_job throws Error with "FILE:LINE".
+std::string print_job(const Job& job);
+Job parse_job(std::string_view text, std::string_view file);
+
+// Proves that the Job means something (all of it, on every stage):
+//   * numbers are in range; operands fit their op's arity; no schedule is empty
+//   * every tensor instance is allocated before it is written, written before it is read (also
+//     across streams: the reader's stream has waited for the writer), freed once, and not while
+//     resident; what is allocated in the step is freed by its end
+//   * a stream waits only for events that were recorded
+//   * every Send meets its Receive in order, with equal bytes and the same chunk-to-chunk
+//     hop and micro-batch; members of a group issue the same collectives in the same order
+//   * no deadlock: with every Receive and every collective across stages blocking in program order
+//     all programs run to their end
+// Returns "" or the first fault, naming stage, body and instruction. Cost: linear in the text of
+// the bodies plus the number of calls, not in their product.
+std::string verify(const Job& job);
+
+}  // namespace stepcast
