@@ -16,6 +16,13 @@
 namespace stepcast {
 
 enum class PipelineSchedule : std::uint8_t { kGpipe, k1f1b, kInterleaved };
+// How layers are laid on chunks.
+enum class StageLayout : std::uint8_t {
+  kEven,      // equal counts; the earlier stages take one more where layers do not divide
+              // (refused when interleaved)
+  kBalanced,  // the slowest chunk as fast as possible, embedding and head counted by their FLOPs
+  kGiven,     // Plan::stages
+};
 enum class Recompute : std::uint8_t {
   kNone,
   kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers'
@@ -40,8 +47,8 @@ struct Plan {
   std::int64_t virtual_stages = 1;     // chunks a stage (interleaved)
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   bool pipeline_overlap = true;        // compute does not wait for its sends
-  bool stages_balanced = true;         // else `stages` or even
-  std::vector<std::int64_t> stages;    // layers of each chunk in model order, p * v entries; or empty
+  StageLayout layout = StageLayout::kEven;  // key "stages": "even", "balanced" or a list
+  std::vector<std::int64_t> stages;    // kGiven: layers of each chunk in model order, p * v entries
   std::vector<Axis> order;             // inner to outer; empty: the mesh's default
 
   // sharding
