@@ -77,6 +77,8 @@ struct Plan {
 
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
   std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
+  // One shard is no sharding, whatever the stage is called.
+  int effective_zero() const { return shards() > 1 ? zero : 0; }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
   std::int64_t ranks() const { return tensor * context * expert * data * pipeline; }
   Mesh mesh() const;

@@ -1,6 +1,6 @@
 // Cost: how long one kernel takes on one device, from its data sheet.
 //
-// A roofline with the two quantisations that the field knows (PHYSICS: GEMM tiles and waves):
+// A roofline with the two quantisations that the field knows (GEMM tiles and waves):
 //   time = kernel_start + max(FLOPs / (rate x efficiency(shape)), traffic / bandwidth(size))
 // Each formula stands beside its code with its source; the basis of each time says what it rests on.
 #pragma once
@@ -16,14 +16,17 @@ struct Cost {
   Basis basis = Basis::kDatasheet;
 };
 
-// Device time of one kernel, alone on the device. REQUIRES: shapes >= 1. Finite and > 0.
+// Device time of one kernel, alone on the device. REQUIRES: shapes >= 1. Finite and > 0; never
+// smaller for a larger shape of the same kind.
 // A dtype that the device's matrix units do not know runs at the rate of the next wider one.
 Cost op_cost(const Op& op, const Device& device);
 
 // How the matrix product fills the device: for tests and for `stepcast time`.
 struct GemmFill {
   int tile_rows = 0, tile_columns = 0;
-  std::int64_t tiles = 0, waves = 0;
+  int split = 1;               // parts of k, each with its own tiles (split-k)
+  std::int64_t tiles = 0;      // of C, all batches; tiles x split are spread over the device
+  std::int64_t waves = 0;
   double tile_efficiency = 0;  // useful share of the tiles' area
   double wave_efficiency = 0;  // busy share of the multiprocessors over all waves
 };

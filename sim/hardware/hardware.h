@@ -24,17 +24,19 @@ std::string_view basis_name(Basis basis);  // "measured", ...
 struct Device {
   std::string name;                      // "h100-sxm"
   std::string description;               // "NVIDIA H100 SXM5 80 GB"
-  Bytes memory;                          // capacity that a process can use
+  Bytes memory;                          // capacity as the framework reports it
   Bandwidth memory_bandwidth;            // data sheet
   double memory_efficiency = 0;          // achievable share of it, long streams
   std::map<Dtype, FlopRate> matrix_rate; // data sheet peak of the matrix units, by input dtype
-  double matrix_efficiency = 0;          // achievable share of it, large square products
+  double matrix_efficiency = 0;          // achievable share of it, large square bf16 products
   FlopRate vector_rate;                  // fp32, outside the matrix units
   int multiprocessors = 0;               // SMs or CUs
   Bytes cache;                           // last-level cache
   Seconds launch;                        // host time to issue one kernel
   Seconds kernel_start;                  // device time before a kernel's first useful cycle
-  double attention_forward_efficiency = 0;   // of matrix_rate, long causal sequences, head_dim 128
+  // Share of matrix_rate that fused attention tends to: long causal sequences, head_dim 128,
+  // far more blocks of queries than multiprocessors (sim/cost/cost.cc has the ramps).
+  double attention_forward_efficiency = 0;
   double attention_backward_efficiency = 0;
   std::map<std::string, std::string> sources;  // key -> where its number comes from
 
@@ -70,17 +72,24 @@ struct Cluster {
 // Reads a device file (configs/devices/NAME.json). Throws Error.
 Device read_device(const Document& document);
 
-// `n` devices in standard boxes: nodes x devices_per_node. Throws Error (limits: kRanksMax devices).
+// Standard boxes: nodes x devices_per_node. A box of fewer (or more) devices than the standard has
+// its devices' share of the NICs, at least one. Throws Error (limit: kRanksMax devices).
 Cluster standard_cluster(const Device& device, int nodes, int devices_per_node);
 
 // Splits "h100-sxm-128x8" into device name, nodes and devices a node; false if not of that form.
+// Counts are not judged here (standard_cluster does); the outputs are set only on success.
 bool split_cluster_name(std::string_view name, std::string& device, int& nodes,
                         int& devices_per_node);
 
 // Reads a cluster object: {"device": NAME, "nodes": N, "devices_per_node": D,
-//   "fabric": {"node_bandwidth": "450 GB/s", "node_latency": "3 us", "nics_per_node": 8,
-//              "nic_bandwidth": "400 Gb/s", "nic_efficiency": 0.93, "nic_latency": "10 us"},
-//   "slow_devices": [{"device": 17, "factor": 1.3}]}.  `device` is the device it names, already read.
+//   "fabric": {"node_bandwidth": "450 GB/s", "node_bandwidth_efficiency": 0.81,
+//              "node_latency": "3 us", "nics_per_node": 8, "nic_bandwidth": "400 Gb/s",
+//              "nic_efficiency": 0.93, "nic_latency": "10 us"},
+//   "slow_devices": [{"device": 17, "factor": 1.3}]}
+// and, for people, "name", "description", "source". All but "device" may be left out: one standard
+// box. Bandwidths are nominal; the efficiencies, the device's unless given, are applied to them.
+// `device` is the device it names, already read. Throws Error for an unknown key, a device beyond
+// the cluster or named twice, a factor below 1, more than kRanksMax devices.
 Cluster read_cluster(const Object& object, const Device& device);
 
 }  // namespace stepcast

@@ -1,7 +1,7 @@
 // Network: how long one message or collective takes on an idle cluster.
 //
-// The first network: rings over links with a latency and a bandwidth (alpha-beta model, Thakur,
-// Rabenseifner and Gropp 2005), no contention between collectives.
+// The first network: rings and trees over links with a latency and a bandwidth (alpha-beta model,
+// Thakur, Rabenseifner and Gropp 2005), no contention between collectives of different kinds.
 #pragma once
 
 #include "sim/base/units.h"
@@ -18,14 +18,31 @@ struct Placement {
   int ranks_per_node = 1;  // of the group in one node (the fewest over all its nodes)
   int groups_per_node = 1; // groups of this kind with members in one node; they share its NICs
 };
+// `ends_only` goes with axes == {pipeline}: the group is the first and the last stage. Throws Error
+// if the cluster has fewer devices than the mesh has ranks. Cost: where every stride divides a node
+// or is a multiple of it, a few hundred operations, else at most the size of a node times the group.
 Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& cluster);
 
-// Time from the moment when the last member is ready to the end of the transfer, with
-//   bus bandwidth  B = node_bandwidth inside a node; across nodes
-//                  min(node_bandwidth, nics_per_node x nic_bandwidth / groups_per_node)
-//   all-reduce     2(n-1)/n S/B + 2 steps of latency;  gather, scatter  (n-1)/n S/B + steps
-//   all-to-all     the slower of its local and its remote bytes (PHYSICS section 2)
-//   send           S/B + latency of the link that the step crosses
+// What a rank of such a group can send, each direction, while all groups of its kind do the same:
+//   inside a node  node_bandwidth
+//   across nodes   min(node_bandwidth, nics_per_node x nic_bandwidth / groups_per_node,
+//                      ranks_per_node x the NICs of one device)
+// The last: a device reaches the network through its own NICs, of which it has nics_per_node /
+// devices_per_node, at least one (NVIDIA/nccl-tests#232).
+Bandwidth bus_bandwidth(const Placement& placement, const Cluster& cluster);
+
+// Time from the moment when the last member is ready to the end of the transfer, for S bytes (as
+// Transfer counts them) over n ranks in N nodes, B = bus bandwidth, a = node, A = nic latency and
+// path = (n - N) a + (N - 1) A, what a chunk meets on its way round a ring:
+//   all-reduce               ring 2 (n-1)/n S/B + 2 path
+//                            tree 2 S / (0.92 B) + 2 ((ceil(n/N) - 1) a + ceil(log2 N) A), if N > 1
+//                            whichever is faster, as NCCL chooses
+//   all-gather, -scatter     (n-1)/n S/B + path
+//   broadcast                S/B + path
+//   all-to-all               max(local (q-1)/n S / node bandwidth, remote (n-q)/n S / NIC share)
+//                            + one latency, with q = ranks_per_node
+//   send                     S/B + one latency, of the slowest hop of its axis, through one
+//                            device's own NICs
 // Zero for a group of one. Throws Error if the cluster has fewer devices than the mesh has ranks.
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 

@@ -39,7 +39,11 @@ enum class GemmRole : std::uint8_t { kForward, kInputGradient, kWeightGradient }
 //   kForward         A (m, k), B stored (n, k) [, bias (n)]         -> C (m, n)
 //   kInputGradient   A (m, k), B stored (k, n)                      -> C (m, n)
 //   kWeightGradient  A stored (k, m), B (k, n)                      -> C (m, n) [, bias gradient (m)]
-// With `accumulate` the product is added to what C holds; C is then read too.
+// With `accumulate` the product is added to what C holds; C is then read too (listed last in reads,
+// and the bias gradient after it).
+// Unfused attention is four kinds of batched product over batch * kv_heads, which read their matrix
+// out of a packed qkv (see Attention) and write their part of d_qkv in place:
+//   scores [qk,] qkv -> scores;  context  probabilities, qkv -> o;  and their gradients.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t batch = 1;
@@ -51,9 +55,15 @@ struct Gemm {
   bool operator==(const Gemm&) const = default;
 };
 
+// Queries, keys and values live packed in one tensor qkv (tokens, (a + 2 g) d), as the projection
+// writes them: first all queries, then keys, then values. Tokens are ordered sequence first (row =
+// position * micro-batch + sequence), so that splitting rows splits the sequence. Where queries and
+// keys are normalised (Qwen3), the normalised ones are a tensor qk (tokens, (a + g) d) of their own
+// and stand in front: "[qk,] qkv" below.
+//
 // Fused (flash-style) attention: softmax(q k^T / sqrt(head_dim)) v without the scores in memory.
-//   kForward   q (b, s, a, d), k, v (b, t, g, d)                  -> o (b, s, a, d), lse (b, a, s) fp32
-//   kBackward  q, k, v, o, lse, d_o                               -> d_q, d_k, d_v
+//   kForward   [qk,] qkv                            -> o (tokens, a d), lse (batch, a, s) fp32
+//   kBackward  [qk,] qkv, o, lse, d_o               -> d_qkv (of qk: its first columns)
 // Backward recomputes the scores: 5 matrix products to forward's 2 (FlashAttention-2).
 struct Attention {
   Pass pass = Pass::kForward;
@@ -70,7 +80,9 @@ enum class NormKind : std::uint8_t { kLayer, kRms };
 // Normalisation over the columns.
 //   kForward   x (rows, columns), weight [, bias]          -> y, statistics (rows, 2 | 1) fp32
 //   kBackward  d_y, x, weight, statistics                  -> d_x, d_weight [, d_bias]
-//   The weight gradients accumulate.
+//   The weight gradients accumulate (and stand in reads too). Norm of queries and keys (QK-norm):
+//   x is qkv, of which the first heads are rows of head_dim columns; backward works in place on
+//   d_qkv, the weight is (2, columns): queries', keys'.
 struct Norm {
   Pass pass = Pass::kForward;
   NormKind kind = NormKind::kLayer;
@@ -82,8 +94,10 @@ struct Norm {
 // Elementwise and row-wise work, bound by memory. (rows, columns) is the shape of the output,
 // except where said. Masks hold one byte an element.
 enum class PointwiseKind : std::uint8_t {
-  kAdd,              // a, b -> a + b (may be in place)
-  kAddRows,          // x (rows, columns), bias (columns) -> x + bias
+  kAdd,              // a, b [, bias (columns)] -> a + b + bias (may be in place)
+  kAddRows,          // x (rows, columns), table (r, columns) -> x + table, row i of x takes row
+                     //   i * r / rows: a bias (r = 1), learned positions (r = s, batch per row)
+  kAddRowsBackward,  // d_y (rows, columns) -> d_table (accumulates)
   kGelu,             // x -> gelu(x)
   kGeluBackward,     // d_y, x -> d_x
   kSwiglu,           // gate_up (rows, 2 columns) -> silu(gate) * up (rows, columns)
@@ -92,13 +106,11 @@ enum class PointwiseKind : std::uint8_t {
   kGegluBackward,
   kDropout,          // x -> y, mask
   kDropoutBackward,  // d_y, mask -> d_x
-  kDropoutAdd,       // x, residual -> dropout(x) + residual, mask
-  kRotary,           // q|k (rows, columns) -> rotated (columns = heads * head_dim)
-  kRotaryBackward,   // d -> rotated back
+  kDropoutAdd,       // x, residual [, bias] -> dropout(x + bias) + residual, mask
+  kRotary,           // qkv or qk -> in place: the first `columns` = (a + g) d columns are rotated
+  kRotaryBackward,   // d_qkv -> in place, rotated back
   kSoftmax,          // scores (rows, columns) -> masked, scaled softmax
   kSoftmaxBackward,  // d_p, p -> d_scores
-  kSplitHeads,       // qkv (tokens, (a + 2g) d) -> q, k, v; (rows, columns) is that of qkv
-  kMergeHeads,       // d_q, d_k, d_v -> d_qkv
   kCast,             // x -> x in another dtype
   kFill,             // -> zeros
   kScale,            // x -> c x
@@ -116,12 +128,11 @@ struct Pointwise {
 
 // Table lookup (embedding). The table holds `vocabulary` rows; a token outside this rank's slice
 // of a vocabulary-parallel table reads as zeros.
-//   kForward   ids (rows), table (vocabulary, columns) [, positions (s, columns)] -> y (rows, columns)
-//   kBackward  ids, d_y                                     -> d_table [, d_positions] (accumulates)
+//   kForward   ids (rows), table (vocabulary, columns)      -> y (rows, columns)
+//   kBackward  ids, d_y                                     -> d_table (accumulates)
 struct Gather {
   Pass pass = Pass::kForward;
   std::int64_t rows = 0, columns = 0, vocabulary = 0;
-  bool positions = false;
   Dtype dtype = Dtype::kBf16;        // of the table and y
   Dtype gradient = Dtype::kBf16;     // of d_table
   bool operator==(const Gather&) const = default;

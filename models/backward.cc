@@ -1,0 +1,475 @@
+// Reverse-mode differentiation over a straight list of nodes. Nodes are visited last to first; each
+// rule appends the nodes that compute the gradients of what its node read. A value that several
+// nodes read gets the sum of their contributions: the second contribution is computed into a value
+// of its own and the first is added to it in place.
+//
+// Order matters for overlap, not for meaning: of a linear layer, the input gradient comes first,
+// then the exchange that it feeds, then the weight gradient, which runs beside that exchange. A
+// gather that the weight gradient needs again is issued before the input gradient for the same
+// reason (Megatron-LM's asynchronous tensor-parallel backward).
+#include "models/backward.h"
+
+#include <optional>
+#include <utility>
+
+namespace stepcast {
+
+namespace {
+
+class Backward {
+ public:
+  Backward(const Block& block, const std::vector<Slice>& slices, const BackwardOptions& options)
+      : slices_(slices), options_(options) {
+    out_.block = block;
+    const std::size_t values = block.values.size();
+    out_.saved.assign(values, false);
+    gradient_.assign(values, kNoValue);
+    weight_gradient_.assign(values, kNoValue);
+    mark_dropped();
+  }
+
+  Differentiated run();
+
+ private:
+  void mark_dropped();
+  void visit(const Node& node);
+  void flush_weight_gradient();
+
+  // The forward value is there when backward comes here: saved, or made again now.
+  ValueId want(ValueId value);
+  void rerun(std::size_t slice);
+
+  Value& value(ValueId id) { return out_.block.values[static_cast<std::size_t>(id)]; }
+  ValueId gradient(ValueId id) const { return gradient_[static_cast<std::size_t>(id)]; }
+  ValueId new_value(Value v);
+  ValueId like(ValueId id, std::string_view suffix);
+  // The buffer of a weight's gradient, made at its first use.
+  ValueId weight_gradient(ValueId weight);
+  // A weight gradient as it stands in a node's reads: it is read only where it accumulates.
+  ValueId read_back(ValueId gradient) const { return options_.accumulate ? gradient : kNoValue; }
+
+  Node make(const Node& forward, std::string_view suffix, Op op, Values in, Values out) const;
+  void push(Node node) { out_.backward.push_back(std::move(node)); }
+  // A fresh value for one more contribution to the gradient of `id`, and its registration once the
+  // node that computes it has been pushed.
+  ValueId contribution(ValueId id) { return like(id, ".gradient"); }
+  void give(const Node& forward, ValueId id, ValueId contribution);
+  void alias(const Node& forward, ValueId id, ValueId same);
+
+  void rule(const Node& node, const Gemm& op);
+  void linear(const Node& node, const Gemm& op);
+  void scores(const Node& node, const Gemm& op);
+  void context(const Node& node, const Gemm& op);
+  void rule(const Node& node, const Attention& op);
+  void rule(const Node& node, const Norm& op);
+  void rule(const Node& node, const Pointwise& op);
+  void rule(const Node& node, const Gather& op);
+  void rule(const Node& node, const Loss& op);
+  void rule(const Node& node, const Update& op);
+  void rule(const Node& node, const Exchange& exchange);
+  void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);
+  void bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d);
+
+  const std::vector<Slice>& slices_;
+  const BackwardOptions& options_;
+  Differentiated out_;
+  std::vector<ValueId> gradient_;         // by value
+  std::vector<ValueId> weight_gradient_;  // by value
+  std::vector<std::int32_t> dropped_;     // by value: its slice, or -1
+  std::vector<bool> rerun_;               // by slice
+  std::optional<Node> pending_;           // a weight gradient that waits for an exchange to start
+};
+
+// A slice drops what it writes, except what is read outside it (unless it discards its outputs too).
+void Backward::mark_dropped() {
+  const Block& block = out_.block;
+  dropped_.assign(block.values.size(), -1);
+  rerun_.assign(slices_.size(), false);
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    for (std::int32_t n = slices_[s].first; n < slices_[s].last; ++n) {
+      for (ValueId v : block.nodes[static_cast<std::size_t>(n)].out) {
+        dropped_[static_cast<std::size_t>(v)] = static_cast<std::int32_t>(s);
+      }
+    }
+    if (slices_[s].discard_output) continue;
+    for (std::int32_t n = 0; n < static_cast<std::int32_t>(block.nodes.size()); ++n) {
+      if (n >= slices_[s].first && n < slices_[s].last) continue;
+      for (ValueId v : block.nodes[static_cast<std::size_t>(n)].in) {
+        auto& slice = dropped_[static_cast<std::size_t>(v)];
+        if (slice == static_cast<std::int32_t>(s)) slice = -1;
+      }
+    }
+  }
+}
+
+ValueId Backward::want(ValueId id) {
+  if (id == kNoValue || value(id).kind != ValueKind::kActivation) return id;
+  const std::int32_t slice = dropped_[static_cast<std::size_t>(id)];
+  if (slice < 0) {
+    out_.saved[static_cast<std::size_t>(id)] = true;
+  } else {
+    rerun(static_cast<std::size_t>(slice));
+  }
+  return id;
+}
+
+void Backward::rerun(std::size_t slice) {
+  if (rerun_[slice]) return;
+  rerun_[slice] = true;
+  const auto inside = [&](ValueId id) {
+    return dropped_[static_cast<std::size_t>(id)] == static_cast<std::int32_t>(slice);
+  };
+  // Inputs first: they may have to be made again themselves.
+  for (std::int32_t n = slices_[slice].first; n < slices_[slice].last; ++n) {
+    for (ValueId v : out_.block.nodes[static_cast<std::size_t>(n)].in) {
+      if (!inside(v)) want(v);
+    }
+  }
+  // What stayed must not be overwritten while others may hold it: a kept output is made again into a
+  // value of its own, under which the rest of the slice reads it.
+  std::vector<std::pair<ValueId, ValueId>> renamed;
+  const auto name_now = [&](ValueId id) {
+    for (const auto& [before, now] : renamed) {
+      if (before == id) return now;
+    }
+    return id;
+  };
+  for (std::int32_t n = slices_[slice].first; n < slices_[slice].last; ++n) {
+    Node again = out_.block.nodes[static_cast<std::size_t>(n)];
+    again.phase = Phase::kRecompute;
+    Values ins, outs;
+    for (ValueId v : again.in) ins.add(name_now(v));
+    for (ValueId v : again.out) {
+      if (!inside(v) && name_now(v) == v) renamed.emplace_back(v, like(v, ".again"));
+      outs.add(name_now(v));
+    }
+    again.in = ins;
+    again.out = outs;
+    push(std::move(again));
+  }
+}
+
+ValueId Backward::new_value(Value v) {
+  out_.block.values.push_back(std::move(v));
+  out_.saved.push_back(false);
+  gradient_.push_back(kNoValue);
+  weight_gradient_.push_back(kNoValue);
+  dropped_.push_back(-1);
+  return static_cast<ValueId>(out_.block.values.size()) - 1;
+}
+
+ValueId Backward::like(ValueId id, std::string_view suffix) {
+  Value v = value(id);
+  v.name += suffix;
+  v.kind = ValueKind::kActivation;
+  v.partial = false;
+  v.shared.clear();
+  return new_value(std::move(v));
+}
+
+ValueId Backward::weight_gradient(ValueId weight) {
+  if (weight == kNoValue) return kNoValue;
+  if (weight_gradient_[static_cast<std::size_t>(weight)] == kNoValue) {
+    Value v = value(weight);
+    v.name += ".gradient";
+    v.kind = ValueKind::kGradient;
+    v.dtype = options_.gradients;
+    const ValueId id = new_value(std::move(v));
+    weight_gradient_[static_cast<std::size_t>(weight)] = id;
+  }
+  return weight_gradient_[static_cast<std::size_t>(weight)];
+}
+
+Node Backward::make(const Node& forward, std::string_view suffix, Op op, Values in,
+                    Values out) const {
+  Node node = forward;
+  node.work = op;
+  node.in = in;
+  node.out = out;
+  node.name += suffix;
+  node.phase = Phase::kBackward;
+  return node;
+}
+
+void Backward::give(const Node& forward, ValueId id, ValueId contribution) {
+  ValueId& known = gradient_[static_cast<std::size_t>(id)];
+  if (known != kNoValue) {
+    const Value& v = value(id);
+    const std::int64_t columns = v.shape.sizes[static_cast<std::size_t>(v.shape.rank - 1)];
+    Pointwise add{PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype,
+                  false};
+    push(make(forward, ".gradient_sum", add, {known, contribution}, {contribution}));
+  }
+  known = contribution;
+}
+
+// The gradient of `id` is (also) the value `same`, as it is.
+void Backward::alias(const Node& forward, ValueId id, ValueId same) {
+  ValueId& known = gradient_[static_cast<std::size_t>(id)];
+  if (known == kNoValue) {
+    known = same;
+    return;
+  }
+  const Value v = value(id);
+  const std::int64_t columns = v.shape.sizes[static_cast<std::size_t>(v.shape.rank - 1)];
+  Pointwise add{PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype, false};
+  const ValueId sum = contribution(id);
+  const ValueId first = gradient_[static_cast<std::size_t>(id)];
+  push(make(forward, ".gradient_sum", add, {first, same}, {sum}));
+  gradient_[static_cast<std::size_t>(id)] = sum;
+}
+
+void Backward::flush_weight_gradient() {
+  if (!pending_) return;
+  push(std::move(*pending_));
+  pending_.reset();
+}
+
+// y = x W^T + b:  dx = dy W,  dW = dy^T x,  db = column sums of dy.
+void Backward::linear(const Node& node, const Gemm& op) {
+  const ValueId dy = gradient(node.out[0]);
+  const ValueId x = node.in[0], w = node.in[1];
+  const ValueId b = node.in.size() > 2 ? node.in[2] : kNoValue;
+  want(x);
+  const ValueId dx = contribution(x);
+  const Gemm input{op.m, op.k, op.n, 1, GemmRole::kInputGradient, op.dtype, op.output, false, false};
+  push(make(node, ".input_gradient", input, {dy, w}, {dx}));
+  give(node, x, dx);
+  const ValueId dw = weight_gradient(w), db = weight_gradient(b);
+  const Gemm weight{op.n, op.k, op.m, 1, GemmRole::kWeightGradient, op.dtype,
+                    options_.gradients, options_.accumulate, op.bias};
+  pending_ = make(node, ".weight_gradient", weight, {dy, x, read_back(dw), read_back(db)}, {dw, db});
+}
+
+// S = Q K^T:  dQ = dS K,  dK = dS^T Q, both into their columns of d_qkv.
+void Backward::scores(const Node& node, const Gemm& op) {
+  const ValueId ds = gradient(node.out[0]);
+  const ValueId qkv = node.in[node.in.size() - 1];
+  const ValueId qk = node.in.size() > 1 ? node.in[0] : kNoValue;
+  const ValueId source = want(qk == kNoValue ? qkv : qk);
+  const ValueId d_qkv = gradient(qkv);  // made by the product with the values, which came later
+  STEPCAST_CHECK(d_qkv != kNoValue, "scores without a product with the values");
+  const Gemm queries{op.m, op.k, op.n, op.batch, GemmRole::kInputGradient, op.dtype, op.output,
+                     false, false};
+  push(make(node, ".query_gradient", queries, {ds, source, d_qkv}, {d_qkv}));
+  const Gemm keys{op.n, op.k, op.m, op.batch, GemmRole::kWeightGradient, op.dtype, op.output,
+                  false, false};
+  push(make(node, ".key_gradient", keys, {ds, source, d_qkv}, {d_qkv}));
+  if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;
+}
+
+// O = P V:  dP = dO V^T,  dV = P^T dO.
+void Backward::context(const Node& node, const Gemm& op) {
+  const ValueId d_out = gradient(node.out[0]);
+  const ValueId p = want(node.in[0]), qkv = want(node.in[1]);
+  const ValueId dp = contribution(p);
+  const Gemm probabilities{op.m, op.k, op.n, op.batch, GemmRole::kInputGradient, op.dtype,
+                           op.output, false, false};
+  push(make(node, ".probability_gradient", probabilities, {d_out, qkv}, {dp}));
+  give(node, p, dp);
+  const ValueId d_qkv = contribution(qkv);
+  const Gemm values{op.k, op.n, op.m, op.batch, GemmRole::kWeightGradient, op.dtype, op.output,
+                    false, false};
+  push(make(node, ".value_gradient", values, {p, d_out}, {d_qkv}));
+  give(node, qkv, d_qkv);
+}
+
+void Backward::rule(const Node& node, const Gemm& op) {
+  switch (node.use) {
+    case NodeUse::kScores: return scores(node, op);
+    case NodeUse::kContext: return context(node, op);
+    default: return linear(node, op);
+  }
+}
+
+void Backward::rule(const Node& node, const Attention& op) {
+  const ValueId d_out = gradient(node.out[0]);
+  const ValueId qkv = want(node.in[node.in.size() - 1]);
+  const ValueId qk = node.in.size() > 1 ? want(node.in[0]) : kNoValue;
+  want(node.out[0]);
+  want(node.out[1]);
+  const ValueId d_qkv = contribution(qkv);
+  Attention backward = op;
+  backward.pass = Pass::kBackward;
+  push(make(node, ".gradient", backward, {qk, qkv, node.out[0], node.out[1], d_out}, {d_qkv}));
+  give(node, qkv, d_qkv);
+  if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;
+}
+
+void Backward::rule(const Node& node, const Norm& op) {
+  const ValueId x = want(node.in[0]), w = node.in[1];
+  const ValueId b = node.in.size() > 2 ? node.in[2] : kNoValue;
+  const ValueId statistics = want(node.out[1]);
+  const ValueId dw = weight_gradient(w), db = weight_gradient(b);
+  Norm backward = op;
+  backward.pass = Pass::kBackward;
+  const bool in_place = node.use == NodeUse::kQkNorm;
+  const ValueId dy = gradient(node.out[0]);
+  const ValueId dx = in_place ? gradient(x) : contribution(x);
+  push(make(node, ".gradient", backward, {dy, x, w, statistics, read_back(dw), read_back(db)},
+            {dx, dw, db}));
+  if (!in_place) give(node, x, dx);
+}
+
+void Backward::unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved) {
+  const ValueId dy = gradient(node.out[0]);
+  want(saved);
+  const ValueId x = node.in[0];
+  const ValueId dx = contribution(x);
+  Pointwise backward = op;
+  backward.kind = kind;
+  push(make(node, ".gradient", backward, {dy, saved}, {dx}));
+  give(node, x, dx);
+}
+
+void Backward::bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d) {
+  if (bias == kNoValue) return;
+  const ValueId db = weight_gradient(bias);
+  Pointwise backward{PointwiseKind::kAddRowsBackward, op.rows, op.columns, op.dtype,
+                     options_.gradients, false};
+  push(make(node, ".bias_gradient", backward, {d, read_back(db)}, {db}));
+}
+
+void Backward::rule(const Node& node, const Pointwise& op) {
+  const ValueId dy = gradient(node.out[0]);
+  switch (op.kind) {
+    case PointwiseKind::kAdd:
+      alias(node, node.in[0], dy);
+      alias(node, node.in[1], dy);
+      bias_gradient(node, op, node.in.size() > 2 ? node.in[2] : kNoValue, dy);
+      return;
+    case PointwiseKind::kAddRows:
+      alias(node, node.in[0], dy);
+      bias_gradient(node, op, node.in[1], dy);
+      return;
+    case PointwiseKind::kDropoutAdd: {
+      const ValueId mask = want(node.out[1]);
+      const ValueId branch = node.in[0];
+      const ValueId d = contribution(branch);
+      const Pointwise drop{PointwiseKind::kDropoutBackward, op.rows, op.columns, op.dtype,
+                           op.output, false};
+      push(make(node, ".gradient", drop, {dy, mask}, {d}));
+      give(node, branch, d);
+      alias(node, node.in[1], dy);
+      bias_gradient(node, op, node.in.size() > 2 ? node.in[2] : kNoValue, d);
+      return;
+    }
+    case PointwiseKind::kGelu:
+      return unary(node, op, PointwiseKind::kGeluBackward, node.in[0]);
+    case PointwiseKind::kSwiglu:
+      return unary(node, op, PointwiseKind::kSwigluBackward, node.in[0]);
+    case PointwiseKind::kGeglu:
+      return unary(node, op, PointwiseKind::kGegluBackward, node.in[0]);
+    case PointwiseKind::kDropout:
+      return unary(node, op, PointwiseKind::kDropoutBackward, node.out[1]);
+    case PointwiseKind::kSoftmax:
+      return unary(node, op, PointwiseKind::kSoftmaxBackward, node.out[0]);
+    case PointwiseKind::kRotary: {
+      Pointwise backward = op;
+      backward.kind = PointwiseKind::kRotaryBackward;
+      push(make(node, ".gradient", backward, {dy}, {dy}));
+      return;
+    }
+    default:
+      STEPCAST_CHECK(false, "this op has no place in a forward pass");
+  }
+}
+
+void Backward::rule(const Node& node, const Gather& op) {
+  const ValueId dy = gradient(node.out[0]);
+  const ValueId table = weight_gradient(node.in[1]);
+  Gather backward = op;
+  backward.pass = Pass::kBackward;
+  push(make(node, ".gradient", backward, {node.in[0], dy, read_back(table)}, {table}));
+}
+
+// The gradient starts here: (probabilities - one-hot) over the number of tokens.
+void Backward::rule(const Node& node, const Loss& op) {
+  if (op.part != LossPart::kFinish) return;
+  const ValueId logits = node.in[0], ids = node.in[3];
+  const ValueId probabilities = want(node.out[1]);
+  const ValueId d = contribution(logits);
+  Loss backward = op;
+  backward.part = LossPart::kBackward;
+  push(make(node, ".gradient", backward, {probabilities, ids}, {d}));
+  give(node, logits, d);
+}
+
+void Backward::rule(const Node&, const Update&) {
+  STEPCAST_CHECK(false, "an optimizer has no place in a forward pass");
+}
+
+void Backward::rule(const Node& node, const Exchange& exchange) {
+  Node back = node;
+  back.name += ".gradient";
+  back.phase = Phase::kBackward;
+  switch (exchange.kind) {
+    case ExchangeKind::kAllReduce:
+      break;  // every rank holds the whole gradient of the sum already
+    case ExchangeKind::kEnter: {
+      const ValueId d = gradient(node.in[0]);
+      back.work = Exchange{ExchangeKind::kAllReduce};
+      back.in = back.out = {d};
+      push(std::move(back));
+      break;
+    }
+    case ExchangeKind::kAllGather:
+    case ExchangeKind::kReduceScatter: {
+      const ValueId d = gradient(node.out[0]);
+      const ValueId dx = contribution(node.in[0]);
+      back.work = Exchange{exchange.kind == ExchangeKind::kAllGather
+                               ? ExchangeKind::kReduceScatter
+                               : ExchangeKind::kAllGather};
+      back.in = {d};
+      back.out = {dx};
+      push(std::move(back));
+      give(node, node.in[0], dx);
+      break;
+    }
+  }
+}
+
+void Backward::visit(const Node& node) {
+  const bool exchange = std::holds_alternative<Exchange>(node.work);
+  // A weight gradient goes behind the exchange that its input gradient feeds, if one comes next.
+  if (!exchange) flush_weight_gradient();
+  const auto* op = std::get_if<Op>(&node.work);
+  const bool starts = op != nullptr && std::holds_alternative<Loss>(*op);
+  const bool enters = exchange && node.out.empty();
+  const ValueId written = enters ? node.in[0] : node.out[0];
+  if (starts || gradient(written) != kNoValue) {
+    if (exchange) {
+      rule(node, std::get<Exchange>(node.work));
+    } else {
+      std::visit([&](const auto& o) { rule(node, o); }, *op);
+    }
+  }
+  if (exchange) flush_weight_gradient();
+}
+
+Differentiated Backward::run() {
+  const std::vector<Node> forward = out_.block.nodes;  // backward only appends values
+  if (out_.block.y != kNoValue) {
+    out_.dy = gradient_[static_cast<std::size_t>(out_.block.y)] =
+        like(out_.block.y, ".gradient");
+  }
+  for (auto node = forward.rbegin(); node != forward.rend(); ++node) visit(*node);
+  flush_weight_gradient();
+  if (out_.block.x != kNoValue) {
+    out_.dx = gradient(out_.block.x);
+    STEPCAST_CHECK(out_.dx != kNoValue && out_.dx != out_.dy, "a block must change its input");
+  }
+  STEPCAST_CHECK(out_.block.y == kNoValue || !out_.saved[static_cast<std::size_t>(out_.block.y)],
+                 "a block's output belongs to the next block");
+  out_.gradient_of = weight_gradient_;
+  return std::move(out_);
+}
+
+}  // namespace
+
+Differentiated differentiate(const Block& block, const std::vector<Slice>& slices,
+                             const BackwardOptions& options) {
+  return Backward(block, slices, options).run();
+}
+
+}  // namespace stepcast

@@ -1,0 +1,53 @@
+#include "models/block.h"
+
+namespace stepcast {
+
+namespace {
+
+ValueId add_value(Block& block, Value value) {
+  block.values.push_back(std::move(value));
+  return static_cast<ValueId>(block.values.size()) - 1;
+}
+
+}  // namespace
+
+ValueId Block::activation(std::string_view value_name, Shape shape, Dtype dtype) {
+  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kActivation, false, ""});
+}
+
+ValueId Block::weight(std::string_view value_name, Shape shape, Dtype dtype, bool partial) {
+  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kWeight, partial, ""});
+}
+
+ValueId Block::data(std::string_view value_name, Shape shape, Dtype dtype) {
+  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kData, false, ""});
+}
+
+void Block::add(std::string_view node_name, Op op, Values in, Values out, std::uint8_t modules,
+                NodeUse use) {
+  nodes.push_back({op, in, out, std::string(node_name), modules, use, Phase::kForward});
+}
+
+void Block::exchange(std::string_view node_name, ExchangeKind kind, Values in, Values out,
+                     std::uint8_t modules) {
+  nodes.push_back({Exchange{kind}, in, out, std::string(node_name), modules, NodeUse::kPlain,
+                   Phase::kForward});
+}
+
+Flops forward_flops(const Block& block) {
+  Flops sum;
+  for (const Node& node : block.nodes) {
+    if (const Op* op = std::get_if<Op>(&node.work)) sum += flops(*op);
+  }
+  return sum;
+}
+
+std::int64_t weight_elements(const Block& block) {
+  std::int64_t sum = 0;
+  for (const Value& value : block.values) {
+    if (value.kind == ValueKind::kWeight) sum += value.shape.elements();
+  }
+  return sum;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,132 @@
+// Block: a piece of a network's forward pass, as ops over values. What a person writes.
+//
+// A network is a chain of blocks (embedding, layers, head); each takes one activation `x` and gives
+// one, `y`. Blocks name values, not tensors: lowering stamps a block into a Job once a layer, and
+// the backward pass is derived from it (backward.h). All shapes are one rank's; the exchanges
+// between tensor-parallel ranks are nodes of the block like any other, with gradients of their own.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "sim/base/error.h"
+#include "sim/program/op.h"
+#include "sim/program/program.h"
+
+namespace stepcast {
+
+using ValueId = std::int32_t;  // index into Block::values
+inline constexpr ValueId kNoValue = -1;
+
+enum class ValueKind : std::uint8_t {
+  kActivation,  // lives from its first write to its last read
+  kWeight,      // trained
+  kGradient,    // of a weight (made by backward)
+  kData,        // given with the batch (token ids)
+};
+
+struct Value {
+  std::string name;
+  Shape shape;
+  Dtype dtype = Dtype::kBf16;
+  ValueKind kind = ValueKind::kActivation;
+  // kWeight: every tensor rank holds all of it but sees only its share of the tokens (a norm under
+  // sequence parallelism), so its gradient is a part of a sum over the tensor axis.
+  bool partial = false;
+  // kWeight: blocks that use the same non-empty name share the weight (tied embeddings).
+  std::string shared;
+  Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
+};
+
+// What tensor-parallel ranks exchange, and what its gradient is (Megatron's f, g and their
+// sequence-parallel forms; Shoeybi et al. 2019, Korthikanti et al. 2022):
+enum class ExchangeKind : std::uint8_t {
+  kEnter,          // forward nothing; backward all-reduces the gradient of its input     (f)
+  kAllReduce,      // forward in place; backward nothing                                  (g)
+  kAllGather,      // forward gathers rows; backward reduce-scatters the gradient
+  kReduceScatter,  // forward reduces and scatters rows; backward all-gathers the gradient
+};
+struct Exchange {
+  ExchangeKind kind = ExchangeKind::kEnter;
+};
+
+// Which part of a layer a node belongs to, as "recompute": {"modules": [...]} names them.
+enum Module : std::uint8_t {
+  kModuleNone = 0,
+  kModuleAttentionCore = 1,
+  kModuleNorm = 2,
+  kModuleActivation = 4,
+  kModuleMlp = 8,
+  kModuleAttention = 16,
+  kModuleGather = 32,  // a sequence-parallel gather: run again rather than kept
+};
+
+// How a node is to be differentiated where its Op alone does not tell.
+enum class NodeUse : std::uint8_t { kPlain, kScores, kContext, kQkNorm };
+
+// Up to eight values, in place.
+class Values {
+ public:
+  Values() = default;
+  Values(std::initializer_list<ValueId> list) {
+    for (ValueId id : list) add(id);
+  }
+  void add(ValueId id) {
+    if (id == kNoValue) return;  // an optional operand that is not there
+    STEPCAST_CHECK(size_ < ids_.size(), "a node has at most eight operands");
+    ids_[size_++] = id;
+  }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  ValueId operator[](std::size_t i) const { return ids_[i]; }
+  const ValueId* begin() const { return ids_.data(); }
+  const ValueId* end() const { return ids_.data() + size_; }
+
+ private:
+  std::array<ValueId, 8> ids_ = {};
+  std::size_t size_ = 0;
+};
+
+struct Node {
+  std::variant<Op, Exchange> work;
+  Values in, out;
+  std::string name;  // "qkv"; its gradients are called "qkv.input_gradient", ...
+  std::uint8_t modules = kModuleNone;
+  NodeUse use = NodeUse::kPlain;
+  Phase phase = Phase::kForward;
+};
+
+struct Block {
+  std::string name;     // "layer"
+  bool numbered = true; // labels carry the layer's number
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  ValueId x = kNoValue;  // none: the chain begins here
+  ValueId y = kNoValue;  // none: it ends here (the loss)
+
+  ValueId activation(std::string_view value_name, Shape shape, Dtype dtype);
+  ValueId weight(std::string_view value_name, Shape shape, Dtype dtype, bool partial = false);
+  ValueId data(std::string_view value_name, Shape shape, Dtype dtype);
+  void add(std::string_view node_name, Op op, Values in, Values out, std::uint8_t modules = 0,
+           NodeUse use = NodeUse::kPlain);
+  void exchange(std::string_view node_name, ExchangeKind kind, Values in, Values out,
+                std::uint8_t modules = 0);
+};
+
+// The forward work of a block, for balancing stages. Exchanges count nothing.
+Flops forward_flops(const Block& block);
+
+// Elements of the block's own weights on one rank (shared ones too).
+std::int64_t weight_elements(const Block& block);
+
+// A chain of blocks: `chain` lists indices into `kinds`, in model order.
+struct Network {
+  std::vector<Block> kinds;
+  std::vector<std::int32_t> chain;
+};
+
+}  // namespace stepcast

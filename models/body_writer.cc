@@ -1,0 +1,54 @@
+#include "models/body_writer.h"
+
+#include <utility>
+
+namespace stepcast {
+
+void BodyWriter::stamp(const Fragment& fragment, const Binding& binding) {
+  const auto first = static_cast<std::int32_t>(body_.operands.size());
+  body_.operands.reserve(body_.operands.size() + fragment.operands.size());
+  for (TensorId slot : fragment.operands) body_.operands.push_back(binding(slot));
+  for (const Instruction& instruction : fragment.code) {
+    Instruction& copy = body_.code.emplace_back(instruction);
+    if (auto* compute = std::get_if<Compute>(&copy)) {
+      compute->operands.first += first;
+      compute->label.layer = static_cast<std::int16_t>(binding.layer);
+    } else if (auto* collective = std::get_if<Collective>(&copy)) {
+      collective->operands.first += first;
+      collective->label.layer = static_cast<std::int16_t>(binding.layer);
+    } else if (auto* alloc = std::get_if<Alloc>(&copy)) {
+      alloc->tensor = binding(alloc->tensor);
+    } else if (auto* free = std::get_if<Free>(&copy)) {
+      free->tensor = binding(free->tensor);
+    }
+  }
+}
+
+Operands BodyWriter::operands(const std::vector<TensorId>& reads,
+                              const std::vector<TensorId>& writes) {
+  STEPCAST_CHECK(reads.size() <= INT16_MAX && writes.size() <= INT16_MAX, "too many operands");
+  Operands o{static_cast<std::int32_t>(body_.operands.size()),
+             static_cast<std::int16_t>(reads.size()), static_cast<std::int16_t>(writes.size())};
+  body_.operands.insert(body_.operands.end(), reads.begin(), reads.end());
+  body_.operands.insert(body_.operands.end(), writes.begin(), writes.end());
+  return o;
+}
+
+void BodyWriter::compute(const Op& op, const std::vector<TensorId>& reads,
+                         const std::vector<TensorId>& writes, Label label, Phase phase) {
+  add(Compute{tables_.op(op), operands(reads, writes), label, phase});
+}
+
+void BodyWriter::collective(const Transfer& transfer, const std::vector<TensorId>& reads,
+                            const std::vector<TensorId>& writes, Label label, Stream stream,
+                            Phase phase) {
+  add(Collective{tables_.transfer(transfer), operands(reads, writes), label, stream, phase});
+}
+
+BodyId BodyWriter::finish() {
+  Job& job = tables_.job();
+  job.bodies.push_back(std::move(body_));
+  return static_cast<BodyId>(job.bodies.size()) - 1;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,437 @@
+// A pass over a chunk is a list of steps, one a block (two where several layers are checkpointed as
+// a group: forward again, then backward). Around each step stands what its unit of weights needs:
+// with stage 3 a gather some steps ahead and a drop behind; in backward the reduction.
+//
+// How far gathers run ahead is limited, as FSDP's rate limiter does it: with a prefetch of f, at most
+// f + 1 units are whole at a time, so the gather of step q waits for the end of step q - f - 1. That
+// step may belong to the call before. So a step's limit event is numbered from the *end* of its body:
+// the last step records 0, the one before 1, ... modulo f + 1; a body's first gathers find them there.
+#include "models/chunk.h"
+
+#include <algorithm>
+
+namespace stepcast {
+
+namespace {
+
+enum class Action : std::uint8_t { kForward, kForwardDrop, kRecompute, kRecomputeLast, kBackward };
+
+struct Step {
+  std::size_t block = 0;
+  std::vector<Action> actions;
+};
+
+struct Placed {
+  const BlockKind* kind = nullptr;
+  Binding binding;
+  std::vector<std::int32_t> units;
+  std::vector<std::int32_t> first_use;  // of `units`: those that no earlier block uses
+};
+
+class ChunkWriter {
+ public:
+  ChunkWriter(Tables& tables, const std::vector<BlockKind>& kinds, const ChunkShape& shape,
+              const Plan& plan, TensorId norm)
+      : tables_(tables), kinds_(kinds), shape_(shape), plan_(plan), norm_(norm),
+        state_(tables, plan), prefetch_(plan.overlap ? static_cast<int>(plan.prefetch) : 0) {}
+
+  ChunkBodies run();
+
+ private:
+  bool streams_weights() const { return plan_.effective_zero() == 3; }
+  bool gathers_in_forward() const {
+    const int zero = plan_.effective_zero();
+    return plan_.overlap && (zero == 1 || zero == 2);
+  }
+  bool reduces_at_end() const { return plan_.effective_zero() < 2 && state_.reduces(); }
+
+  TensorId add_tensor(Tensor tensor, std::int32_t layer);
+  void place_blocks();
+  void place_weights(std::size_t block);
+  Unit unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const;
+
+  std::vector<Step> forward_steps() const;
+  std::vector<Step> backward_steps() const;
+  bool group_begins(std::size_t block) const;
+  bool group_ends(std::size_t block) const;
+
+  void act(BodyWriter& body, const Step& step);
+  void run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather, bool drop);
+  void issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q);
+  EventId gathered(int step) const;
+  EventId limit(int from_end) const;
+
+  BodyId forward(bool first);
+  BodyId backward(bool last);
+  void after_backward(BodyWriter& body, std::size_t block);
+  void receive(BodyWriter& body, TensorId tensor, Stream stream, int step, Phase phase);
+  void send(BodyWriter& body, TensorId tensor, Stream stream, int step);
+
+  Tables& tables_;
+  const std::vector<BlockKind>& kinds_;
+  const ChunkShape& shape_;
+  const Plan& plan_;
+  const TensorId norm_;
+  State state_;
+  const int prefetch_;
+  std::vector<Placed> blocks_;
+  std::vector<TensorId> activations_;  // activations_[j] enters block j; the last leaves the chunk
+  std::vector<TensorId> gradients_;    // of activations_
+  std::vector<TensorId> data_;
+
+  // While backward is being written:
+  bool last_ = false;                       // of the last micro-batch
+  std::vector<std::int32_t> bucket_;        // units that wait to be reduced together
+  std::vector<std::int32_t> open_;          // units whose whole gradients are being reduced
+
+  // While a first forward is being written: groups of units, gathered together, by first block.
+  std::vector<std::vector<std::int32_t>> groups_;
+  std::vector<std::int32_t> group_of_block_;
+};
+
+TensorId ChunkWriter::add_tensor(Tensor tensor, std::int32_t layer) {
+  tensor.label.layer = static_cast<std::int16_t>(layer);
+  tables_.job().tensors.push_back(tensor);
+  return static_cast<TensorId>(tables_.job().tensors.size()) - 1;
+}
+
+Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const {
+  Unit unit;
+  unit.layer = binding.layer;
+  for (const WeightSlots& w : weights) {
+    unit.elements += w.elements;
+    unit.weights.push_back(binding(w.weight));
+    unit.gradients.push_back(binding(w.gradient));
+    if (w.partial) unit.partial.push_back(binding(w.gradient));
+  }
+  return unit;
+}
+
+void ChunkWriter::place_weights(std::size_t block) {
+  Placed& placed = blocks_[block];
+  const BlockKind& kind = *placed.kind;
+  if (!kind.weights.empty()) {
+    placed.units.push_back(state_.add(unit_of(kind.weights, placed.binding)));
+    placed.first_use.push_back(placed.units.back());
+  }
+}
+
+// Gives every block its tensors. A shared weight belongs to the first block that uses it; blocks
+// behind it find it by name.
+void ChunkWriter::place_blocks() {
+  struct Shared {
+    std::string name;
+    TensorId weight, gradient;
+    std::int32_t unit;
+  };
+  std::vector<Shared> shared;
+  const std::size_t count = shape_.blocks.size();
+  const auto kind_of = [&](std::size_t j) -> const BlockKind& {
+    return kinds_[static_cast<std::size_t>(shape_.blocks[j])];
+  };
+  const auto uses = [&](const std::string& name) {
+    std::int64_t n = 0;
+    for (std::size_t j = 0; j < count; ++j) {
+      for (const SharedWeight& s : kind_of(j).shared) n += s.name == name ? 1 : 0;
+    }
+    return n;
+  };
+  std::int32_t layer = 0;
+  const auto boundary = [&](const Tensor& tensor) {
+    activations_.push_back(add_tensor(tensor, layer));
+    gradients_.push_back(add_tensor(tensor, layer));
+    tables_.job().tensors.back().label.name =
+        tables_.label(tables_.job().names[static_cast<std::size_t>(tensor.label.name)] +
+                      ".gradient").name;
+  };
+  if (shape_.previous) {
+    boundary(kind_of(0).x);
+  } else {
+    activations_.push_back(kNoTensor);
+    gradients_.push_back(kNoTensor);
+  }
+  for (std::size_t j = 0; j < count; ++j) {
+    const BlockKind& kind = kind_of(j);
+    Placed placed;
+    placed.kind = &kind;
+    placed.binding.layer = kind.numbered ? layer++ : -1;
+    placed.binding.base = static_cast<TensorId>(tables_.job().tensors.size());
+    for (const Tensor& tensor : kind.tensors) add_tensor(tensor, placed.binding.layer);
+    if (kind.y.shape.rank > 0) {
+      boundary(kind.y);
+    } else {
+      activations_.push_back(kNoTensor);
+      gradients_.push_back(kNoTensor);
+    }
+    placed.binding.places = {activations_[j], activations_[j + 1], gradients_[j],
+                             gradients_[j + 1]};
+    for (TensorId slot : kind.data) data_.push_back(placed.binding(slot));
+    for (std::size_t s = 0; s < kind.shared.size(); ++s) {
+      const SharedWeight& want = kind.shared[s];
+      auto known = std::find_if(shared.begin(), shared.end(),
+                                [&](const Shared& k) { return k.name == want.name; });
+      const bool fresh = known == shared.end();
+      if (fresh) {
+        shared.push_back({want.name, add_tensor(kind.shared_tensors[2 * s], -1),
+                          add_tensor(kind.shared_tensors[2 * s + 1], -1), -1});
+        known = shared.end() - 1;
+      }
+      placed.binding.places.push_back(known->weight);
+      placed.binding.places.push_back(known->gradient);
+      if (fresh) {
+        Unit unit = unit_of({want.slots}, placed.binding);
+        unit.layer = -1;
+        unit.used_twice = uses(want.name) > 1;
+        unit.ends = plan_.pipeline > 1;
+        known->unit = state_.add(std::move(unit));
+        placed.first_use.push_back(known->unit);
+      }
+      placed.units.push_back(known->unit);
+    }
+    blocks_.push_back(std::move(placed));
+    place_weights(j);
+  }
+}
+
+bool ChunkWriter::group_begins(std::size_t block) const {
+  return blocks_[block].kind->checkpointed &&
+         blocks_[block].binding.layer % plan_.recompute_every == 0;
+}
+
+bool ChunkWriter::group_ends(std::size_t block) const {
+  return blocks_[block].kind->checkpointed &&
+         (block + 1 == blocks_.size() || !blocks_[block + 1].kind->checkpointed ||
+          group_begins(block + 1));
+}
+
+std::vector<Step> ChunkWriter::forward_steps() const {
+  std::vector<Step> steps;
+  for (std::size_t j = 0; j < blocks_.size(); ++j) {
+    const bool inside = blocks_[j].kind->checkpointed && !group_begins(j);
+    steps.push_back({j, {inside ? Action::kForwardDrop : Action::kForward}});
+  }
+  return steps;
+}
+
+std::vector<Step> ChunkWriter::backward_steps() const {
+  std::vector<Step> steps;
+  for (std::size_t end = blocks_.size(); end > 0;) {
+    std::size_t begin = end - 1;
+    if (blocks_[begin].kind->checkpointed) {
+      while (!group_begins(begin)) --begin;
+      for (std::size_t j = begin; j + 1 < end; ++j) steps.push_back({j, {Action::kRecompute}});
+      steps.push_back({end - 1, {Action::kRecomputeLast, Action::kBackward}});
+      for (std::size_t j = end - 1; j > begin; --j) steps.push_back({j - 1, {Action::kBackward}});
+    } else {
+      steps.push_back({begin, {Action::kBackward}});
+    }
+    end = begin;
+  }
+  return steps;
+}
+
+EventId ChunkWriter::gathered(int step) const {
+  return static_cast<EventId>(kFirstRing + step % (prefetch_ + 1));
+}
+
+EventId ChunkWriter::limit(int from_end) const {
+  return static_cast<EventId>(kFirstRing + prefetch_ + 1 + from_end % (prefetch_ + 1));
+}
+
+void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q) {
+  const int count = static_cast<int>(steps.size());
+  const int freed = q - prefetch_ - 1;  // the step whose memory this gather takes
+  body.add(Wait{Stream::kData, limit(freed >= 0 ? count - 1 - freed : -1 - freed)});
+  state_.gather(body, blocks_[steps[static_cast<std::size_t>(q)].block].units, gathered(q));
+}
+
+void ChunkWriter::act(BodyWriter& body, const Step& step) {
+  const Placed& placed = blocks_[step.block];
+  const BlockKind& kind = *placed.kind;
+  for (Action action : step.actions) {
+    switch (action) {
+      case Action::kForward: body.stamp(kind.forward, placed.binding); break;
+      case Action::kForwardDrop: body.stamp(kind.forward_drop, placed.binding); break;
+      case Action::kRecompute: body.stamp(kind.recompute, placed.binding); break;
+      case Action::kRecomputeLast: body.stamp(kind.recompute_last, placed.binding); break;
+      case Action::kBackward:
+        state_.open_gradients(body, placed.units);
+        body.stamp(kind.backward, placed.binding);
+        after_backward(body, step.block);
+        break;
+    }
+  }
+}
+
+void ChunkWriter::run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather,
+                            bool drop) {
+  const int count = static_cast<int>(steps.size());
+  for (int q = 0; gather && q < std::min(prefetch_, count); ++q) issue_gather(body, steps, q);
+  for (int s = 0; s < count; ++s) {
+    const Step& step = steps[static_cast<std::size_t>(s)];
+    if (gather) {
+      if (s + prefetch_ < count) issue_gather(body, steps, s + prefetch_);
+      body.add(Wait{Stream::kCompute, gathered(s)});
+    }
+    act(body, step);
+    if (drop) state_.drop(body, blocks_[step.block].units);
+    if (gather || drop) body.add(Record{Stream::kCompute, limit(count - 1 - s)});
+  }
+}
+
+void ChunkWriter::receive(BodyWriter& body, TensorId tensor, Stream stream, int step, Phase) {
+  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(tensor)};
+  body.add(Alloc{tensor});
+  body.add(Receive{tables_.transfer(transfer), tensor, tables_.label("receive"), stream,
+                   static_cast<std::int8_t>(step)});
+  body.order(stream, kReceived, Stream::kCompute);
+}
+
+// The tensor is freed at once for the allocator's book; its memory is given back when the send is
+// done with it (as record_stream does).
+void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int step) {
+  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(tensor)};
+  body.order(Stream::kCompute, kSendReady, stream);
+  body.add(Send{tables_.transfer(transfer), tensor, tables_.label("send"), stream,
+                static_cast<std::int8_t>(step)});
+  if (!plan_.pipeline_overlap) body.order(stream, kSent, Stream::kCompute);
+  body.add(Free{tensor});
+}
+
+BodyId ChunkWriter::forward(bool first) {
+  BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
+  const std::vector<Step> steps = forward_steps();
+  if (first) {
+    // Updated weights come in group by group, one group ahead of the blocks that use it.
+    std::size_t issued = 0;
+    const auto issue = [&] {
+      if (issued >= groups_.size()) return;
+      state_.gather(body, groups_[issued], static_cast<EventId>(kFirstRing + issued % 2));
+      ++issued;
+    };
+    issue();
+    if (shape_.previous) {
+      receive(body, activations_.front(), Stream::kReceiveForward, -1, Phase::kForward);
+    }
+    std::int32_t arrived = -1;
+    for (const Step& step : steps) {
+      for (; arrived < group_of_block_[step.block]; ++arrived) {
+        body.add(Wait{Stream::kCompute, static_cast<EventId>(kFirstRing + (arrived + 1) % 2)});
+        issue();
+      }
+      act(body, step);
+    }
+  } else {
+    if (shape_.previous) {
+      receive(body, activations_.front(), Stream::kReceiveForward, -1, Phase::kForward);
+    }
+    const bool streams = streams_weights();
+    run_steps(body, steps, streams, streams && plan_.reshard_after_forward);
+  }
+  if (shape_.next) send(body, activations_.back(), Stream::kSendForward, 1);
+  return body.finish();
+}
+
+void ChunkWriter::after_backward(BodyWriter& body, std::size_t block) {
+  if (!state_.reduces()) return;
+  if (plan_.effective_zero() >= 2) {
+    state_.close_gradients(body, open_);
+    open_ = blocks_[block].units;
+    state_.reduce(body, open_);
+    if (!plan_.overlap) {
+      state_.close_gradients(body, open_);
+      open_.clear();
+    }
+    return;
+  }
+  if (!last_ || !plan_.overlap) return;
+  const std::vector<std::int32_t>& ready = blocks_[block].first_use;
+  bucket_.insert(bucket_.end(), ready.begin(), ready.end());
+  Bytes bytes;
+  for (std::int32_t unit : bucket_) bytes += state_.gradient_bytes(unit);
+  if (bytes < plan_.bucket && block > 0) return;
+  state_.reduce(body, bucket_);
+  bucket_.clear();
+}
+
+BodyId ChunkWriter::backward(bool last) {
+  BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
+  last_ = last;
+  if (shape_.next) {
+    receive(body, gradients_.back(), Stream::kReceiveBackward, 1, Phase::kBackward);
+  }
+  const bool streams = streams_weights();
+  run_steps(body, backward_steps(), streams && plan_.reshard_after_forward, streams);
+  if (!open_.empty()) {
+    state_.close_gradients(body, open_);
+    open_.clear();
+  }
+  if (shape_.previous) send(body, gradients_.front(), Stream::kSendBackward, -1);
+  return body.finish();
+}
+
+ChunkBodies ChunkWriter::run() {
+  place_blocks();
+  ChunkBodies out;
+  out.forward = out.forward_first = forward(false);
+  if (gathers_in_forward()) {
+    Bytes bytes;
+    for (const Placed& block : blocks_) {
+      if (!block.first_use.empty() && (groups_.empty() || bytes >= plan_.bucket)) {
+        groups_.emplace_back();
+        bytes = Bytes();
+      }
+      for (std::int32_t unit : block.first_use) {
+        groups_.back().push_back(unit);
+        bytes += Bytes(state_.unit(unit).elements * dtype_size(plan_.compute));
+      }
+      group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
+    }
+    out.forward_first = forward(true);
+  }
+  out.backward = out.backward_last = backward(false);
+  if (reduces_at_end() && plan_.overlap) out.backward_last = backward(true);
+
+  BodyWriter settle(tables_, "settle", Phase::kOptimizer);
+  if (reduces_at_end() && !plan_.overlap) {
+    std::vector<std::int32_t> units;
+    for (const Placed& block : blocks_) {
+      units.insert(units.end(), block.first_use.begin(), block.first_use.end());
+    }
+    state_.reduce(settle, units);
+  }
+  state_.settle(settle, norm_);
+  out.settle = settle.finish();
+
+  BodyWriter update(tables_, "update", Phase::kOptimizer);
+  state_.update(update, norm_, !gathers_in_forward());
+  out.update = update.finish();
+
+  std::vector<TensorId> residents = state_.residents();
+  residents.insert(residents.end(), data_.begin(), data_.end());
+  tables_.job().resident_sets.push_back(std::move(residents));
+  out.residents = static_cast<std::int32_t>(tables_.job().resident_sets.size()) - 1;
+  return out;
+}
+
+}  // namespace
+
+ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
+                        const ChunkShape& shape, const Plan& plan, TensorId norm) {
+  return ChunkWriter(tables, kinds, shape, plan, norm).run();
+}
+
+int events_used(const Plan& plan) {
+  return kFirstRing + 2 * (static_cast<int>(plan.prefetch) + 1);
+}
+
+BodyId write_begin(Tables& tables, const Plan& plan) {
+  BodyWriter body(tables, "begin", Phase::kForward);
+  const int ring = (plan.overlap ? static_cast<int>(plan.prefetch) : 0) + 1;
+  for (int i = 0; i < ring; ++i) {
+    body.add(Record{Stream::kCompute, static_cast<EventId>(kFirstRing + ring + i)});
+  }
+  return body.finish();
+}
+
+}  // namespace stepcast

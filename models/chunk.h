@@ -1,0 +1,40 @@
+// Chunk: the bodies of one pipeline part, for all stages and virtual stages that hold the same kinds
+// of blocks in the same order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/block_kind.h"
+#include "models/sharding.h"
+
+namespace stepcast {
+
+struct ChunkShape {
+  std::vector<std::int32_t> blocks;  // kinds, in model order
+  bool previous = false;             // receives its input from the part before
+  bool next = false;                 // sends its output to the part after
+  bool operator==(const ChunkShape&) const = default;
+};
+
+struct ChunkBodies {
+  BodyId forward_first = 0;  // of micro-batch 0: brings the updated weights in (stages 1, 2)
+  BodyId forward = 0;
+  BodyId backward = 0;
+  BodyId backward_last = 0;  // of the last micro-batch: reduces the gradients (stages 0, 1)
+  BodyId settle = 0;         // what is left of reducing, and the norm
+  BodyId update = 0;
+  std::int32_t residents = 0;
+};
+
+// `norm`: the tensor of the global gradient norm, kNoTensor without clipping.
+ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
+                        const ChunkShape& shape, const Plan& plan, TensorId norm);
+
+// Events that bodies of this plan use.
+int events_used(const Plan& plan);
+
+// Stage 3: the events that limit how far gathers run ahead, set once before the first call.
+BodyId write_begin(Tables& tables, const Plan& plan);
+
+}  // namespace stepcast

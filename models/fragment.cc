@@ -1,0 +1,193 @@
+// A list scheduler with liveness, over a straight list: one pass finds each value's last use, one
+// emits. What an exchange still in flight touches is freed when compute has waited for it.
+#include "models/fragment.h"
+
+#include <algorithm>
+
+namespace stepcast {
+
+OpId Tables::op(const Op& op) {
+  const auto [it, fresh] = ops_.try_emplace(op, static_cast<OpId>(job_.ops.size()));
+  if (fresh) job_.ops.push_back(op);
+  return it->second;
+}
+
+TransferId Tables::transfer(const Transfer& transfer) {
+  // A handful per Job: a search beats a hash.
+  const auto it = std::find(job_.transfers.begin(), job_.transfers.end(), transfer);
+  if (it != job_.transfers.end()) return static_cast<TransferId>(it - job_.transfers.begin());
+  job_.transfers.push_back(transfer);
+  return static_cast<TransferId>(job_.transfers.size()) - 1;
+}
+
+Label Tables::label(std::string_view name, std::int32_t layer) {
+  const auto [it, fresh] = names_.try_emplace(std::string(name),
+                                              static_cast<std::int16_t>(job_.names.size()));
+  if (fresh) job_.names.emplace_back(name);
+  return {it->second, static_cast<std::int16_t>(layer)};
+}
+
+namespace {
+
+class FragmentWriter {
+ public:
+  FragmentWriter(Tables& tables, const Block& block, const std::vector<Node>& nodes,
+                 const std::vector<TensorId>& slots, const FragmentOptions& options)
+      : tables_(tables), block_(block), nodes_(nodes), slots_(slots), options_(options),
+        live_(options.live), last_use_(block.values.size(), -1) {}
+
+  Fragment run();
+
+ private:
+  struct Flight {
+    EventId event = 0;
+    Values operands;
+    Values written;
+  };
+
+  static bool silent(const Node& node) {
+    const auto* exchange = std::get_if<Exchange>(&node.work);
+    return exchange != nullptr && exchange->kind == ExchangeKind::kEnter;
+  }
+  static bool has(const Values& values, ValueId id) {
+    return std::find(values.begin(), values.end(), id) != values.end();
+  }
+  TensorId slot(ValueId id) const { return slots_[static_cast<std::size_t>(id)]; }
+  bool managed(ValueId id) const {
+    return block_.values[static_cast<std::size_t>(id)].kind == ValueKind::kActivation;
+  }
+  Phase phase(const Node& node) const {
+    return options_.recompute ? Phase::kRecompute : node.phase;
+  }
+  Operands operands(const Node& node);
+  void allocate(const Node& node);
+  void free_if_done(ValueId id, std::int32_t now);
+  void settle(std::size_t flight, std::int32_t now);
+  void settle_what_touches(const Node& node, std::int32_t now);
+  void compute(const Node& node, const Op& op);
+  void exchange(const Node& node, const Exchange& exchange);
+
+  Tables& tables_;
+  const Block& block_;
+  const std::vector<Node>& nodes_;
+  const std::vector<TensorId>& slots_;
+  const FragmentOptions& options_;
+  Fragment out_;
+  std::vector<bool> live_;
+  std::vector<std::int32_t> last_use_;
+  std::vector<Flight> flights_;
+  EventId next_event_ = 0;
+};
+
+Operands FragmentWriter::operands(const Node& node) {
+  Operands o{static_cast<std::int32_t>(out_.operands.size()),
+             static_cast<std::int16_t>(node.in.size()), static_cast<std::int16_t>(node.out.size())};
+  for (ValueId v : node.in) out_.operands.push_back(slot(v));
+  for (ValueId v : node.out) out_.operands.push_back(slot(v));
+  return o;
+}
+
+void FragmentWriter::allocate(const Node& node) {
+  for (ValueId v : node.out) {
+    if (!managed(v) || live_[static_cast<std::size_t>(v)]) continue;
+    live_[static_cast<std::size_t>(v)] = true;
+    out_.code.emplace_back(Alloc{slot(v)});
+  }
+}
+
+void FragmentWriter::free_if_done(ValueId id, std::int32_t now) {
+  const auto v = static_cast<std::size_t>(id);
+  if (!managed(id) || !live_[v] || options_.keep[v] || last_use_[v] > now) return;
+  for (const Flight& flight : flights_) {
+    if (has(flight.operands, id)) return;  // settle() comes back to it
+  }
+  live_[v] = false;
+  out_.code.emplace_back(Free{slot(id)});
+}
+
+void FragmentWriter::settle(std::size_t flight, std::int32_t now) {
+  const Flight landed = flights_[flight];
+  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(flight));
+  out_.code.emplace_back(Wait{Stream::kCompute, landed.event});
+  for (ValueId v : landed.operands) free_if_done(v, now);
+}
+
+// Compute must wait for an exchange whose result it touches, or whose operand it overwrites.
+void FragmentWriter::settle_what_touches(const Node& node, std::int32_t now) {
+  for (std::size_t f = 0; f < flights_.size();) {
+    bool touches = false;
+    for (ValueId v : node.in) touches = touches || has(flights_[f].written, v);
+    for (ValueId v : node.out) touches = touches || has(flights_[f].operands, v);
+    if (touches) {
+      settle(f, now);
+    } else {
+      ++f;
+    }
+  }
+}
+
+void FragmentWriter::compute(const Node& node, const Op& op) {
+  allocate(node);
+  out_.code.emplace_back(
+      Compute{tables_.op(op), operands(node), tables_.label(node.name), phase(node)});
+}
+
+void FragmentWriter::exchange(const Node& node, const Exchange& exchange) {
+  allocate(node);
+  const auto bytes = [&](ValueId v) { return block_.values[static_cast<std::size_t>(v)].bytes(); };
+  Transfer transfer{TransferKind::kAllReduce, Axis::kTensor, false, bytes(node.in[0])};
+  if (exchange.kind == ExchangeKind::kAllGather) {
+    transfer.kind = TransferKind::kAllGather;
+    transfer.bytes = bytes(node.out[0]);
+  } else if (exchange.kind == ExchangeKind::kReduceScatter) {
+    transfer.kind = TransferKind::kReduceScatter;
+  }
+  const auto done = static_cast<EventId>(kTensorDone + next_event_);
+  next_event_ = static_cast<EventId>((next_event_ + 1) % kTensorDones);
+  out_.code.emplace_back(Record{Stream::kCompute, kComputeReady});
+  out_.code.emplace_back(Wait{Stream::kTensor, kComputeReady});
+  out_.code.emplace_back(Collective{tables_.transfer(transfer), operands(node),
+                                    tables_.label(node.name), Stream::kTensor, phase(node)});
+  out_.code.emplace_back(Record{Stream::kTensor, done});
+  Flight flight{done, node.in, node.out};
+  for (ValueId v : node.out) {
+    if (!has(flight.operands, v)) flight.operands.add(v);
+  }
+  flights_.push_back(flight);
+}
+
+Fragment FragmentWriter::run() {
+  const auto count = static_cast<std::int32_t>(nodes_.size());
+  for (std::int32_t n = 0; n < count; ++n) {
+    const Node& node = nodes_[static_cast<std::size_t>(n)];
+    if (silent(node)) continue;
+    for (ValueId v : node.in) last_use_[static_cast<std::size_t>(v)] = n;
+    for (ValueId v : node.out) last_use_[static_cast<std::size_t>(v)] = n;
+  }
+  for (std::int32_t n = 0; n < count; ++n) {
+    const Node& node = nodes_[static_cast<std::size_t>(n)];
+    if (silent(node)) continue;
+    if (const auto* op = std::get_if<Op>(&node.work)) {
+      settle_what_touches(node, n - 1);
+      compute(node, *op);
+    } else {
+      // An event must not be recorded again before its Wait stands.
+      if (flights_.size() + 1 >= static_cast<std::size_t>(kTensorDones)) settle(0, n - 1);
+      exchange(node, std::get<Exchange>(node.work));
+      if (!options_.overlap) settle(flights_.size() - 1, n);
+    }
+    for (ValueId v : node.in) free_if_done(v, n);
+    for (ValueId v : node.out) free_if_done(v, n);
+  }
+  while (!flights_.empty()) settle(0, count);
+  return std::move(out_);
+}
+
+}  // namespace
+
+Fragment write_fragment(Tables& tables, const Block& block, const std::vector<Node>& nodes,
+                        const std::vector<TensorId>& slots, const FragmentOptions& options) {
+  return FragmentWriter(tables, block, nodes, slots, options).run();
+}
+
+}  // namespace stepcast

@@ -1,0 +1,126 @@
+// Parts of the pipeline that hold the same kinds of blocks share their bodies: a pipeline of 16
+// stages of equal layers has three kinds of chunk (first, middle, last), however many stages and
+// virtual stages there are.
+#include "models/lower.h"
+
+#include <algorithm>
+
+#include "models/chunk.h"
+#include "models/schedule.h"
+#include "models/stages.h"
+
+namespace stepcast {
+
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const Network& network, const Plan& plan)
+      : network_(network), plan_(plan), tables_(job_) {}
+
+  Job run();
+
+ private:
+  const ChunkBodies& bodies_of(const Part& part, bool previous, bool next);
+  BodyId write_clip();
+  void write_program(const std::vector<Slot>& slots, std::size_t stage);
+
+  const Network& network_;
+  const Plan& plan_;
+  Job job_;
+  Tables tables_;
+  std::vector<BlockKind> kinds_;
+  std::vector<Part> parts_;
+  std::vector<ChunkShape> shapes_;     // distinct
+  std::vector<ChunkBodies> chunks_;    // of shapes_
+  TensorId norm_ = kNoTensor;
+  std::int32_t norm_set_ = 0;
+  BodyId begin_ = -1;
+  BodyId clip_ = -1;
+};
+
+const ChunkBodies& Lowering::bodies_of(const Part& part, bool previous, bool next) {
+  const auto chain = network_.chain.begin();
+  ChunkShape shape{{chain + part.first, chain + part.last}, previous, next};
+  const auto known = std::find(shapes_.begin(), shapes_.end(), shape);
+  if (known != shapes_.end()) return chunks_[static_cast<std::size_t>(known - shapes_.begin())];
+  chunks_.push_back(write_chunk(tables_, kinds_, shape, plan_, norm_));
+  shapes_.push_back(std::move(shape));
+  return chunks_.back();
+}
+
+// Every rank has a share of the squared norm: of its slices, its stage, its shard.
+BodyId Lowering::write_clip() {
+  AxisSet axes;
+  for (Axis axis : {Axis::kTensor, Axis::kData, Axis::kPipeline}) {
+    const bool split = axis != Axis::kData || plan_.effective_zero() >= 1;
+    if (split && job_.mesh.degree(axis) > 1) axes = axes | AxisSet(axis);
+  }
+  if (axes.empty()) return -1;
+  BodyWriter body(tables_, "clip", Phase::kOptimizer);
+  body.order(Stream::kCompute, kComputeReady, Stream::kGlobal);
+  body.collective({TransferKind::kAllReduce, axes, false, body.bytes(norm_)}, {norm_}, {norm_},
+                  tables_.label("gradients.norm.reduce"), Stream::kGlobal, Phase::kOptimizer);
+  body.order(Stream::kGlobal, kGlobalDone, Stream::kCompute);
+  return body.finish();
+}
+
+void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) {
+  const auto stages = static_cast<std::size_t>(plan_.pipeline);
+  const auto chunks = static_cast<std::int32_t>(plan_.virtual_stages);
+  const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
+  std::vector<ChunkBodies> bodies;
+  Program program;
+  for (std::int32_t c = 0; c < chunks; ++c) {
+    const std::size_t part = static_cast<std::size_t>(c) * stages + stage;
+    bodies.push_back(bodies_of(parts_[part], part > 0, part + 1 < parts_.size()));
+    program.residents.push_back({bodies.back().residents, c});
+  }
+  if (norm_ != kNoTensor) program.residents.push_back({norm_set_, 0});
+  program.schedule.reserve(slots.size() + 2 * bodies.size() + 2);
+  if (begin_ >= 0) program.schedule.push_back({begin_, 0, 0});
+  for (const Slot& slot : slots) {
+    const ChunkBodies& b = bodies[static_cast<std::size_t>(slot.chunk)];
+    BodyId body = slot.micro_batch == 0 ? b.forward_first : b.forward;
+    if (slot.backward) body = slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
+    program.schedule.push_back({body, slot.chunk, slot.micro_batch});
+  }
+  for (std::int32_t c = 0; c < chunks; ++c) {
+    program.schedule.push_back({bodies[static_cast<std::size_t>(c)].settle, c, 0});
+  }
+  if (clip_ >= 0) program.schedule.push_back({clip_, 0, 0});
+  for (std::int32_t c = 0; c < chunks; ++c) {
+    program.schedule.push_back({bodies[static_cast<std::size_t>(c)].update, c, 0});
+  }
+  job_.programs.push_back(std::move(program));
+}
+
+Job Lowering::run() {
+  job_.mesh = plan_.mesh();
+  job_.events = events_used(plan_);
+  parts_ = lay_out(network_, plan_);
+  for (const Block& block : network_.kinds) kinds_.push_back(make_kind(tables_, block, plan_));
+  if (plan_.clip_gradients) {
+    norm_ = static_cast<TensorId>(job_.tensors.size());
+    job_.tensors.push_back({tables_.label("gradients.norm"), {1}, Dtype::kFp32, Category::kBuffers,
+                            Scope::kRank});
+    norm_set_ = static_cast<std::int32_t>(job_.resident_sets.size());
+    job_.resident_sets.push_back({norm_});
+    clip_ = write_clip();
+  }
+  if (plan_.effective_zero() == 3) begin_ = write_begin(tables_, plan_);
+  const auto schedules = pipeline_schedule(
+      plan_.schedule, static_cast<std::int32_t>(plan_.pipeline),
+      static_cast<std::int32_t>(plan_.virtual_stages),
+      static_cast<std::int32_t>(plan_.micro_batches()));
+  for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
+    write_program(schedules[stage], stage);
+  }
+  return std::move(job_);
+}
+
+}  // namespace
+
+Job lower(const Network& network, const Plan& plan) { return Lowering(network, plan).run(); }
+
+}  // namespace stepcast

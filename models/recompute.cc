@@ -1,0 +1,59 @@
+// A slice is a maximal run of neighbouring nodes of one module. Larger modules are laid first, so
+// that "mlp" and "activation" together mean "mlp".
+#include "models/recompute.h"
+
+#include <algorithm>
+
+namespace stepcast {
+
+namespace {
+
+struct Policy {
+  const char* name;
+  std::uint8_t module;
+  // Norms, activations and gathers are cheap to run again from what is kept anyway, so their output
+  // goes too; of a larger module the output is what the next one keeps as its input.
+  bool discard_output;
+};
+
+constexpr Policy kPolicies[] = {
+    {"attention", kModuleAttention, false},   {"mlp", kModuleMlp, false},
+    {"attention_core", kModuleAttentionCore, false},
+    {"activation", kModuleActivation, true},  {"norm", kModuleNorm, true},
+    {"gather", kModuleGather, true},
+};
+
+bool asked_for(const Policy& policy, const Plan& plan) {
+  if (policy.module == kModuleGather) return plan.sequence_parallel;
+  if (plan.recompute == Recompute::kSelective) return policy.module == kModuleAttentionCore;
+  if (plan.recompute != Recompute::kModules) return false;
+  return std::find(plan.recompute_modules.begin(), plan.recompute_modules.end(), policy.name) !=
+         plan.recompute_modules.end();
+}
+
+}  // namespace
+
+std::vector<Slice> recompute_slices(const Block& block, const Plan& plan) {
+  std::vector<Slice> slices;
+  std::vector<bool> taken(block.nodes.size(), false);
+  for (const Policy& policy : kPolicies) {
+    if (!asked_for(policy, plan)) continue;
+    // Every norm and gather is a slice of its own: each is needed at another time.
+    const bool single = policy.discard_output;
+    for (std::size_t n = 0; n < block.nodes.size(); ++n) {
+      const auto in_module = [&](std::size_t i) {
+        return i < block.nodes.size() && !taken[i] && (block.nodes[i].modules & policy.module) != 0;
+      };
+      if (!in_module(n)) continue;
+      Slice slice{static_cast<std::int32_t>(n), static_cast<std::int32_t>(n), policy.discard_output};
+      do {
+        taken[static_cast<std::size_t>(slice.last)] = true;
+        ++slice.last;
+      } while (!single && in_module(static_cast<std::size_t>(slice.last)));
+      slices.push_back(slice);
+    }
+  }
+  return slices;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,31 @@
+// Schedule: the order in which a pipeline stage runs its micro-batches.
+//
+// p stages, v chunks a stage (virtual stages), m micro-batches. Chunk c of stage i holds the layers
+// of model part c p + i.
+//   GPipe              all forwards, then all backwards                    (Huang et al. 2019)
+//   1F1B               p - 1 - i forwards, then one backward after each    (Narayanan et al. 2019)
+//   interleaved 1F1B   the same over v chunks, in groups of micro-batches  (Narayanan et al. 2021)
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/plan.h"
+
+namespace stepcast {
+
+struct Slot {
+  bool backward = false;
+  std::int32_t chunk = 0;
+  std::int32_t micro_batch = 0;
+  bool operator==(const Slot&) const = default;
+};
+
+// Every stage's slots; each (chunk, micro-batch) occurs once forward and once backward, a chunk's
+// micro-batches ascending. Interleaved: the micro-batches go in groups of p; what m leaves over p
+// joins the last group (which thus has p to 2p - 1, or m if m < p). REQUIRES: all >= 1, v = 1 unless
+// interleaved.
+std::vector<std::vector<Slot>> pipeline_schedule(PipelineSchedule schedule, std::int32_t stages,
+                                                 std::int32_t chunks, std::int32_t micro_batches);
+
+}  // namespace stepcast

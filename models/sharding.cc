@@ -1,0 +1,286 @@
+// All of ZeRO is here: which share of the state a unit holds, and the collectives that bring whole
+// tensors together. What each stage does is decided by which tensors a unit has, once, in add();
+// the rest asks for the tensors, not for the stage.
+#include "models/sharding.h"
+
+#include <numeric>
+
+namespace stepcast {
+
+namespace {
+
+Dtype wider(Dtype a, Dtype b) { return dtype_size(a) >= dtype_size(b) ? a : b; }
+
+}  // namespace
+
+std::int64_t State::shard_elements(std::int64_t elements) const {
+  const std::int64_t shards = plan_.shards();
+  return (elements + shards - 1) / shards;
+}
+
+TensorId State::transient(std::string_view name, std::int32_t layer, std::int64_t elements,
+                          Dtype dtype, Category category) {
+  Job& job = tables_.job();
+  job.tensors.push_back({tables_.label(name, layer), {elements}, dtype, category, Scope::kChunk});
+  return static_cast<TensorId>(job.tensors.size()) - 1;
+}
+
+TensorId State::resident(std::string_view name, std::int32_t layer, std::int64_t elements,
+                         Dtype dtype, Category category) {
+  residents_.push_back(transient(name, layer, elements, dtype, category));
+  return residents_.back();
+}
+
+std::int32_t State::add(Unit unit) {
+  const int zero = plan_.effective_zero();
+  const std::int64_t n = unit.elements;
+  const std::int64_t owned = zero >= 1 ? shard_elements(n) : n;
+  if (zero == 3) {
+    unit.weight_shard = resident("weights.shard", unit.layer, owned, plan_.compute,
+                                 Category::kWeights);
+  } else {
+    residents_.insert(residents_.end(), unit.weights.begin(), unit.weights.end());
+  }
+  if (zero >= 2) {
+    unit.gradient_shard = resident("gradients.shard", unit.layer, owned, plan_.gradients,
+                                   Category::kGradients);
+    if (plan_.micro_batches() > 1 || unit.used_twice) {
+      unit.reduced = transient("gradients.reduced", unit.layer, owned, plan_.gradients,
+                               Category::kBuffers);
+    }
+  } else {
+    residents_.insert(residents_.end(), unit.gradients.begin(), unit.gradients.end());
+  }
+  if (plan_.gradient_copy) {
+    unit.gradient_copy = resident("gradients.copy", unit.layer, owned, Dtype::kFp32,
+                                  Category::kOptimizer);
+  }
+  if (plan_.master) {
+    unit.master = resident("master", unit.layer, owned, Dtype::kFp32, Category::kMasterWeights);
+  }
+  unit.moment1 = resident("moment1", unit.layer, owned, plan_.moments, Category::kOptimizer);
+  unit.moment2 = resident("moment2", unit.layer, owned, plan_.moments, Category::kOptimizer);
+  units_.push_back(std::move(unit));
+  return static_cast<std::int32_t>(units_.size()) - 1;
+}
+
+Bytes State::gradient_bytes(std::int32_t i) const {
+  return Bytes(unit(i).elements * dtype_size(plan_.gradients));
+}
+
+bool State::reduces() const { return plan_.data > 1; }
+
+void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, EventId done) const {
+  std::vector<TensorId> reads, writes;
+  std::int64_t elements = 0;
+  for (std::int32_t i : units) {
+    const Unit& u = unit(i);
+    elements += shard_elements(u.elements) * plan_.shards();
+    writes.insert(writes.end(), u.weights.begin(), u.weights.end());
+    if (u.weight_shard == kNoTensor) {
+      reads.insert(reads.end(), u.weights.begin(), u.weights.end());
+    } else {
+      reads.push_back(u.weight_shard);
+      for (TensorId w : u.weights) body.add(Alloc{w});
+    }
+  }
+  if (!units.empty()) {
+    const Transfer transfer{TransferKind::kAllGather, Axis::kData, false,
+                            Bytes(elements * dtype_size(plan_.compute))};
+    body.collective(transfer, reads, writes,
+                    tables_.label("weights.gather", unit(units[0]).layer), Stream::kData,
+                    Phase::kForward);
+  }
+  body.add(Record{Stream::kData, done});
+}
+
+void State::drop(BodyWriter& body, const std::vector<std::int32_t>& units) const {
+  for (std::int32_t i : units) {
+    for (TensorId w : unit(i).weights) body.add(Free{w});
+  }
+}
+
+void State::open_gradients(BodyWriter& body, const std::vector<std::int32_t>& units) const {
+  for (std::int32_t i : units) {
+    if (unit(i).gradient_shard == kNoTensor) continue;
+    for (TensorId g : unit(i).gradients) body.add(Alloc{g});
+    if (unit(i).reduced != kNoTensor) body.add(Alloc{unit(i).reduced});
+  }
+}
+
+// Hybrid sharding: what is reduced inside a shard group is summed over the groups' replicas.
+void State::reduce_replicas(BodyWriter& body, const std::vector<TensorId>& tensors,
+                            Bytes bytes) const {
+  if (plan_.replicas() == 1) return;
+  body.order(Stream::kData, kReplicaReady, Stream::kReplica);
+  const Transfer transfer{TransferKind::kAllReduce, Axis::kReplica, false, bytes};
+  body.collective(transfer, tensors, tensors, tables_.label("gradients.replica_reduce"),
+                  Stream::kReplica, Phase::kBackward);
+  body.order(Stream::kReplica, kReplicaReady, Stream::kData);
+}
+
+void State::reduce(BodyWriter& body, const std::vector<std::int32_t>& units) const {
+  if (units.empty() || !reduces()) return;
+  std::vector<TensorId> reads, shards, partial;
+  std::int64_t elements = 0, padded = 0;
+  for (std::int32_t i : units) {
+    const Unit& u = unit(i);
+    elements += u.elements;
+    padded += shard_elements(u.elements) * plan_.shards();
+    reads.insert(reads.end(), u.gradients.begin(), u.gradients.end());
+    partial.insert(partial.end(), u.partial.begin(), u.partial.end());
+    if (u.reduced != kNoTensor) {
+      shards.push_back(u.reduced);
+    } else if (u.gradient_shard != kNoTensor) {
+      shards.push_back(u.gradient_shard);
+    }
+  }
+  const std::int64_t size = dtype_size(plan_.gradients);
+  const bool sharded = plan_.effective_zero() >= 1;
+  if (!shards.empty() && !partial.empty()) {
+    // Once scattered, a weight's gradient cannot be told from its neighbours'.
+    Bytes sum;
+    for (TensorId t : partial) sum += body.bytes(t);
+    body.order(Stream::kCompute, kComputeReady, Stream::kTensor);
+    body.collective({TransferKind::kAllReduce, Axis::kTensor, false, sum}, partial, partial,
+                    tables_.label("gradients.tensor_reduce"), Stream::kTensor, Phase::kBackward);
+    body.order(Stream::kTensor, kReduceDone, Stream::kData);
+  }
+  body.order(Stream::kCompute, kComputeReady, Stream::kData);
+  const Label label = tables_.label("gradients.reduce", unit(units[0]).layer);
+  if (sharded) {
+    const std::vector<TensorId>& writes = shards.empty() ? reads : shards;
+    body.collective({TransferKind::kReduceScatter, Axis::kData, false, Bytes(padded * size)}, reads,
+                    writes, label, Stream::kData, Phase::kBackward);
+    reduce_replicas(body, writes, Bytes(padded / plan_.shards() * size));
+  } else {
+    AxisSet axes = Axis::kData;
+    if (plan_.replicas() > 1) axes = Axis::kData | Axis::kReplica;
+    body.collective({TransferKind::kAllReduce, axes, false, Bytes(elements * size)}, reads, reads,
+                    label, Stream::kData, Phase::kBackward);
+  }
+  body.add(Record{Stream::kData, kReduceDone});
+}
+
+void State::close_gradients(BodyWriter& body, const std::vector<std::int32_t>& units) const {
+  bool waited = false;
+  for (std::int32_t i : units) {
+    const Unit& u = unit(i);
+    if (u.gradient_shard == kNoTensor) continue;
+    if (!waited) body.add(Wait{Stream::kCompute, kReduceDone});
+    waited = true;
+    for (TensorId g : u.gradients) body.add(Free{g});
+    if (u.reduced == kNoTensor) continue;
+    const std::int64_t n = shard_elements(u.elements);
+    body.compute(Pointwise{PointwiseKind::kAdd, 1, n, plan_.gradients, plan_.gradients, false},
+                 {u.gradient_shard, u.reduced}, {u.gradient_shard},
+                 tables_.label("gradients.accumulate", u.layer), Phase::kBackward);
+    body.add(Free{u.reduced});
+  }
+}
+
+std::vector<TensorId> State::final_gradients(const Unit& u) const {
+  if (u.gradient_shard != kNoTensor) return {u.gradient_shard};
+  return u.gradients;
+}
+
+void State::settle(BodyWriter& body, TensorId norm) const {
+  if (reduces()) body.order(Stream::kData, kDataDone, Stream::kCompute);
+  std::vector<TensorId> partial, ends, all;
+  Bytes partial_bytes;
+  std::int64_t owned = 0, ends_elements = 0;
+  const bool sharded = plan_.effective_zero() >= 1;
+  for (const Unit& u : units_) {
+    const std::vector<TensorId> gradients = final_gradients(u);
+    all.insert(all.end(), gradients.begin(), gradients.end());
+    const std::int64_t n = sharded ? shard_elements(u.elements) : u.elements;
+    owned += n;
+    if (u.gradient_shard == kNoTensor) {
+      for (TensorId t : u.partial) {
+        partial.push_back(t);
+        partial_bytes += body.bytes(t);
+      }
+    }
+    if (!u.ends) continue;
+    ends.insert(ends.end(), gradients.begin(), gradients.end());
+    ends_elements += n;
+  }
+  if (!partial.empty()) {
+    body.order(Stream::kCompute, kComputeReady, Stream::kTensor);
+    body.collective({TransferKind::kAllReduce, Axis::kTensor, false, partial_bytes}, partial,
+                    partial, tables_.label("gradients.tensor_reduce"), Stream::kTensor,
+                    Phase::kOptimizer);
+    body.order(Stream::kTensor, kTensorDone, Stream::kCompute);
+  }
+  if (!ends.empty()) {
+    const Transfer transfer{TransferKind::kAllReduce, Axis::kPipeline, true,
+                            Bytes(ends_elements * dtype_size(plan_.gradients))};
+    body.order(Stream::kCompute, kComputeReady, Stream::kGlobal);
+    body.collective(transfer, ends, ends, tables_.label("embedding.gradient.ends_reduce"),
+                    Stream::kGlobal, Phase::kOptimizer);
+    body.order(Stream::kGlobal, kGlobalDone, Stream::kCompute);
+  }
+  for (const Unit& u : units_) {
+    if (u.gradient_copy == kNoTensor) continue;
+    const std::int64_t n = sharded ? shard_elements(u.elements) : u.elements;
+    body.compute(Pointwise{PointwiseKind::kCast, 1, n, plan_.gradients, Dtype::kFp32, false},
+                 final_gradients(u), {u.gradient_copy}, tables_.label("gradients.copy", u.layer),
+                 Phase::kOptimizer);
+  }
+  if (norm == kNoTensor) return;
+  all.push_back(norm);
+  body.compute(Update{UpdatePart::kSquaredNorm, owned, plan_.compute, plan_.gradients, plan_.master,
+                      plan_.moments},
+               all, {norm}, tables_.label("gradients.norm"), Phase::kOptimizer);
+}
+
+void State::zero_gradients(BodyWriter& body) const {
+  std::vector<TensorId> writes;
+  std::int64_t elements = 0;
+  for (const Unit& u : units_) {
+    if (u.gradient_shard != kNoTensor && u.reduced == kNoTensor) continue;  // overwritten anyway
+    for (TensorId g : final_gradients(u)) {
+      writes.push_back(g);
+      elements += tables_.job().tensors[static_cast<std::size_t>(g)].shape.elements();
+    }
+  }
+  if (writes.empty()) return;
+  body.compute(Pointwise{PointwiseKind::kFill, 1, elements, plan_.gradients, plan_.gradients, false},
+               {}, writes, tables_.label("gradients.zero"), Phase::kOptimizer);
+}
+
+void State::update(BodyWriter& body, TensorId norm, bool gather_now) const {
+  std::vector<std::int32_t> gathered;
+  const bool sharded = plan_.effective_zero() >= 1;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const Unit& u = units_[i];
+    std::vector<TensorId> writes = u.weights;
+    if (u.weight_shard != kNoTensor) writes = {u.weight_shard};
+    std::vector<TensorId> reads = final_gradients(u);
+    if (u.gradient_copy != kNoTensor) reads = {u.gradient_copy};
+    if (norm != kNoTensor) reads.push_back(norm);
+    if (u.master == kNoTensor) reads.insert(reads.end(), writes.begin(), writes.end());
+    for (TensorId t : {u.master, u.moment1, u.moment2}) {
+      if (t == kNoTensor) continue;
+      reads.push_back(t);
+      writes.push_back(t);
+    }
+    const std::int64_t n = sharded ? shard_elements(u.elements) : u.elements;
+    const Dtype gradient = u.gradient_copy == kNoTensor ? plan_.gradients
+                                                        : wider(plan_.gradients, Dtype::kFp32);
+    body.compute(Update{UpdatePart::kAdamW, n, plan_.compute, gradient, plan_.master,
+                        plan_.moments},
+                 reads, writes, tables_.label("update", u.layer), Phase::kOptimizer);
+    if (sharded && u.weight_shard == kNoTensor) gathered.push_back(static_cast<std::int32_t>(i));
+  }
+  if (gather_now && !gathered.empty()) {
+    body.order(Stream::kCompute, kComputeReady, Stream::kData);
+    gather(body, gathered, kDataDone);
+    zero_gradients(body);
+    body.add(Wait{Stream::kCompute, kDataDone});
+    return;
+  }
+  zero_gradients(body);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,305 @@
+// The layers follow Megatron-LM (Shoeybi et al. 2019; Korthikanti et al. 2022): the first matrix of
+// each half is split by columns, the second by rows, so that one exchange enters and one leaves.
+// Without sequence parallelism these are f (backward all-reduce) and g (forward all-reduce); with
+// it, an all-gather and a reduce-scatter of the same volume, and everything between two halves is
+// split by tokens.
+#include "models/transformer.h"
+
+namespace stepcast {
+
+namespace {
+
+class Writer {
+ public:
+  Writer(const Model& model, const Plan& plan, std::string_view name)
+      : model_(model),
+        plan_(plan),
+        tokens_(plan.sequence_length * plan.micro_batch),
+        rows_(plan.sequence_parallel ? tokens_ / plan.tensor : tokens_),
+        hidden_(model.hidden),
+        split_(plan.tensor > 1),
+        scattered_(split_ && plan.sequence_parallel) {
+    block_.name = name;
+  }
+
+  Block embedding();
+  Block layer();
+  Block head();
+
+ private:
+  ValueId act(std::string_view name, Shape shape) {
+    return block_.activation(name, shape, plan_.compute);
+  }
+  ValueId weight(std::string_view name, Shape shape, bool partial = false) {
+    return block_.weight(name, shape, plan_.compute, partial);
+  }
+  ValueId table_weight();
+
+  ValueId norm(std::string_view name, ValueId x, std::uint8_t modules);
+  // Before a matrix split by columns: the value that all tensor ranks see, with all tokens.
+  ValueId enter(std::string_view name, ValueId x, std::uint8_t modules);
+  // After a matrix split by rows: sums the ranks' parts.
+  ValueId leave(std::string_view name, ValueId partial, std::uint8_t modules);
+  ValueId linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out, bool bias,
+                 std::uint8_t modules);
+  ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias);
+  ValueId attention(ValueId x);
+  ValueId attention_core(ValueId qk, ValueId qkv);
+  ValueId unfused_core(ValueId qk, ValueId qkv);
+  ValueId mlp(ValueId x);
+
+  const Model& model_;
+  const Plan& plan_;
+  const std::int64_t tokens_;  // s b
+  const std::int64_t rows_;    // of what lies between the halves
+  const std::int64_t hidden_;
+  const bool split_;
+  const bool scattered_;
+  Block block_;
+};
+
+ValueId Writer::table_weight() {
+  ValueId table = weight("embedding.weight",
+                         {padded_vocabulary(model_, plan_) / plan_.tensor, hidden_});
+  if (model_.tied_embeddings) {
+    block_.values[static_cast<std::size_t>(table)].shared = "embedding.weight";
+  }
+  return table;
+}
+
+ValueId Writer::norm(std::string_view name, ValueId x, std::uint8_t modules) {
+  const std::string base(name);
+  const bool layer_norm = model_.norm == NormKind::kLayer;
+  ValueId w = weight(base + ".weight", {hidden_}, scattered_);
+  ValueId b = layer_norm ? weight(base + ".bias", {hidden_}, scattered_) : kNoValue;
+  ValueId y = act(base + ".out", {rows_, hidden_});
+  ValueId statistics = block_.activation(base + ".statistics", {rows_, layer_norm ? 2 : 1},
+                                         Dtype::kFp32);
+  Norm op{Pass::kForward, model_.norm, rows_, hidden_, plan_.compute};
+  block_.add(name, op, {x, w, b}, {y, statistics}, modules);
+  return y;
+}
+
+ValueId Writer::enter(std::string_view name, ValueId x, std::uint8_t modules) {
+  if (!split_) return x;
+  if (!scattered_) {
+    block_.exchange(name, ExchangeKind::kEnter, {x}, {}, modules);
+    return x;
+  }
+  ValueId full = act(name, {tokens_, hidden_});
+  block_.exchange(name, ExchangeKind::kAllGather, {x}, {full},
+                  static_cast<std::uint8_t>(modules | kModuleGather));
+  return full;
+}
+
+ValueId Writer::leave(std::string_view name, ValueId partial, std::uint8_t modules) {
+  if (!split_) return partial;
+  if (!scattered_) {
+    block_.exchange(name, ExchangeKind::kAllReduce, {partial}, {partial}, modules);
+    return partial;
+  }
+  ValueId shard = act(name, {rows_, hidden_});
+  block_.exchange(name, ExchangeKind::kReduceScatter, {partial}, {shard}, modules);
+  return shard;
+}
+
+ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out,
+                       bool bias, std::uint8_t modules) {
+  const std::string base(name);
+  ValueId w = weight(base + ".weight", {out, in});
+  ValueId b = bias ? weight(base + ".bias", {out}) : kNoValue;
+  ValueId y = act(base + ".out", {tokens_, out});
+  Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.compute, plan_.compute, false, bias};
+  block_.add(name, op, {x, w, b}, {y}, modules);
+  return y;
+}
+
+// x + branch, with dropout on the branch where the model trains with it. The bias of a matrix split
+// by rows must be added once, after the sum over ranks: here, fused as Megatron fuses it.
+ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool bias) {
+  const std::string base(name);
+  ValueId b = bias ? weight(base + ".bias", {hidden_}, scattered_) : kNoValue;
+  ValueId y = act(base + ".out", {rows_, hidden_});
+  if (plan_.dropout) {
+    ValueId mask = block_.activation(base + ".mask", {rows_, hidden_}, Dtype::kUint8);
+    Pointwise op{PointwiseKind::kDropoutAdd, rows_, hidden_, plan_.compute, plan_.compute, false};
+    block_.add(name, op, {branch, x, b}, {y, mask});
+  } else {
+    Pointwise op{PointwiseKind::kAdd, rows_, hidden_, plan_.compute, plan_.compute, false};
+    block_.add(name, op, {branch, x, b}, {y});
+  }
+  return y;
+}
+
+// Scores, softmax and their product with the values, each kept: what attention costs without a
+// fused kernel. Heads that share a key-value head are rows of one batched product.
+ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
+  const std::int64_t s = plan_.sequence_length;
+  const std::int64_t heads = model_.heads / plan_.tensor;
+  const std::int64_t groups = model_.kv_heads / plan_.tensor;
+  const std::int64_t batch = plan_.micro_batch * groups;
+  const std::int64_t query_rows = s * (heads / groups);
+  const std::int64_t score_rows = plan_.micro_batch * heads * s;
+  constexpr std::uint8_t kCore = kModuleAttentionCore | kModuleAttention;
+
+  ValueId scores = act("attention.scores", {score_rows, s});
+  Gemm product{query_rows, s, model_.head_dim, batch, GemmRole::kForward,
+               plan_.compute, plan_.compute, false, false};
+  block_.add("attention.scores", product, {qk, qkv}, {scores}, kCore, NodeUse::kScores);
+
+  ValueId probabilities = act("attention.softmax", {score_rows, s});
+  Pointwise softmax{PointwiseKind::kSoftmax, score_rows, s, plan_.compute, plan_.compute, true};
+  block_.add("attention.softmax", softmax, {scores}, {probabilities}, kCore);
+
+  if (plan_.dropout) {
+    ValueId mask = block_.activation("attention.mask", {score_rows, s}, Dtype::kUint8);
+    ValueId dropped = act("attention.dropout", {score_rows, s});
+    Pointwise drop{PointwiseKind::kDropout, score_rows, s, plan_.compute, plan_.compute, false};
+    block_.add("attention.dropout", drop, {probabilities}, {dropped, mask}, kCore);
+    probabilities = dropped;
+  }
+  ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
+  Gemm context{query_rows, model_.head_dim, s, batch, GemmRole::kForward,
+               plan_.compute, plan_.compute, false, false};
+  block_.add("attention.context", context, {probabilities, qkv}, {out}, kCore, NodeUse::kContext);
+  return out;
+}
+
+ValueId Writer::attention_core(ValueId qk, ValueId qkv) {
+  if (!plan_.fused_attention) return unfused_core(qk, qkv);
+  const std::int64_t s = plan_.sequence_length;
+  const std::int64_t heads = model_.heads / plan_.tensor;
+  ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
+  ValueId lse = block_.activation("attention.lse", {plan_.micro_batch, heads, s}, Dtype::kFp32);
+  Attention op{Pass::kForward, plan_.micro_batch, heads, model_.kv_heads / plan_.tensor,
+               s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
+  block_.add("attention", op, {qk, qkv}, {out, lse}, kModuleAttentionCore | kModuleAttention);
+  return out;
+}
+
+ValueId Writer::attention(ValueId x) {
+  const std::int64_t query_width = model_.query_width() / plan_.tensor;
+  const std::int64_t kv_width = model_.kv_width() / plan_.tensor;
+  const std::int64_t rotated_width = query_width + kv_width;
+  ValueId in = enter("qkv.gather", x, kModuleAttention);
+  ValueId qkv = linear("qkv", in, hidden_, query_width + 2 * kv_width, model_.qkv_bias,
+                       kModuleAttention);
+  ValueId qk = kNoValue;
+  if (model_.qk_norm) {
+    const std::int64_t rows = tokens_ * (rotated_width / model_.head_dim);
+    // Every tensor rank normalises its own heads with the same weight: its gradient is partial.
+    ValueId w = weight("qk_norm.weight", {2, model_.head_dim}, split_);
+    qk = act("qk_norm.out", {tokens_, rotated_width});
+    ValueId statistics = block_.activation("qk_norm.statistics", {rows}, Dtype::kFp32);
+    Norm op{Pass::kForward, NormKind::kRms, rows, model_.head_dim, plan_.compute};
+    block_.add("qk_norm", op, {qkv, w}, {qk, statistics}, kModuleAttention, NodeUse::kQkNorm);
+  }
+  if (model_.rotary) {
+    ValueId target = qk == kNoValue ? qkv : qk;
+    Pointwise op{PointwiseKind::kRotary, tokens_, rotated_width, plan_.compute, plan_.compute,
+                 false};
+    block_.add("rotary", op, {target}, {target}, kModuleAttention);
+  }
+  ValueId core = attention_core(qk, qkv);
+  ValueId out = linear("proj", core, query_width, hidden_, false, kModuleAttention);
+  return leave("proj.reduce", out, kModuleAttention);
+}
+
+ValueId Writer::mlp(ValueId x) {
+  const std::int64_t width = model_.ffn / plan_.tensor;
+  ValueId in = enter("fc1.gather", x, kModuleMlp);
+  ValueId up = linear("fc1", in, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
+                      kModuleMlp);
+  PointwiseKind kind = PointwiseKind::kGelu;
+  if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
+  if (model_.activation == Activation::kGeglu) kind = PointwiseKind::kGeglu;
+  ValueId active = act("activation.out", {tokens_, width});
+  Pointwise op{kind, tokens_, width, plan_.compute, plan_.compute, false};
+  block_.add("activation", op, {up}, {active}, kModuleActivation | kModuleMlp);
+  ValueId down = linear("fc2", active, width, hidden_, false, kModuleMlp);
+  return leave("fc2.reduce", down, kModuleMlp);
+}
+
+Block Writer::layer() {
+  ValueId x = block_.x = act("x", {rows_, hidden_});
+  ValueId branch = attention(norm("norm1", x, kModuleNorm));
+  if (model_.post_norms) branch = norm("post_norm1", branch, kModuleNorm);
+  ValueId middle = residual("attention.add", branch, x, model_.attention_output_bias);
+  branch = mlp(norm("norm2", middle, kModuleNorm));
+  if (model_.post_norms) branch = norm("post_norm2", branch, kModuleNorm);
+  block_.y = residual("mlp.add", branch, middle, model_.mlp_bias);
+  return std::move(block_);
+}
+
+Block Writer::embedding() {
+  block_.numbered = false;
+  ValueId ids = block_.data("ids", {tokens_}, Dtype::kInt64);
+  ValueId table = table_weight();
+  ValueId y = act("embedding.out", {tokens_, hidden_});
+  Gather lookup{Pass::kForward, tokens_, hidden_, padded_vocabulary(model_, plan_) / plan_.tensor,
+                plan_.compute, plan_.gradients};
+  block_.add("embedding", lookup, {ids, table}, {y});
+  y = leave("embedding.reduce", y, kModuleNone);
+  if (model_.learned_positions) {
+    ValueId positions = weight("positions.weight", {model_.positions, hidden_}, scattered_);
+    ValueId sum = act("positions.out", {rows_, hidden_});
+    Pointwise op{PointwiseKind::kAddRows, rows_, hidden_, plan_.compute, plan_.compute, false};
+    block_.add("positions", op, {y, positions}, {sum});
+    y = sum;
+  }
+  if (plan_.dropout) {
+    ValueId dropped = act("embedding.dropout", {rows_, hidden_});
+    ValueId mask = block_.activation("embedding.mask", {rows_, hidden_}, Dtype::kUint8);
+    Pointwise op{PointwiseKind::kDropout, rows_, hidden_, plan_.compute, plan_.compute, false};
+    block_.add("embedding.dropout", op, {y}, {dropped, mask});
+    y = dropped;
+  }
+  block_.y = y;
+  return std::move(block_);
+}
+
+// Final norm, logits, and the cross-entropy of a vocabulary split over tensor ranks: maximum and
+// sums are reduced between its parts, three numbers a token instead of all logits.
+Block Writer::head() {
+  block_.numbered = false;
+  ValueId x = block_.x = act("x", {rows_, hidden_});
+  const std::int64_t vocabulary = padded_vocabulary(model_, plan_) / plan_.tensor;
+  ValueId in = enter("head.gather", norm("final_norm", x, kModuleNone), kModuleNone);
+  ValueId table = model_.tied_embeddings ? table_weight()
+                                         : weight("head.weight", {vocabulary, hidden_});
+  ValueId logits = act("head.logits", {tokens_, vocabulary});
+  Gemm product{tokens_, vocabulary, hidden_, 1, GemmRole::kForward,
+               plan_.compute, plan_.compute, false, false};
+  block_.add("head", product, {in, table}, {logits});
+
+  ValueId ids = block_.data("targets", {tokens_}, Dtype::kInt64);
+  ValueId maximum = block_.activation("loss.maximum", {tokens_}, Dtype::kFp32);
+  ValueId sums = block_.activation("loss.sums", {tokens_, 2}, Dtype::kFp32);
+  ValueId loss = block_.activation("loss.out", {tokens_}, Dtype::kFp32);
+  ValueId probabilities = block_.activation("loss.probabilities", {tokens_, vocabulary},
+                                            Dtype::kFp32);
+  Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
+  block_.add("loss.maximum", part, {logits}, {maximum});
+  if (split_) block_.exchange("loss.maximum.reduce", ExchangeKind::kAllReduce, {maximum}, {maximum});
+  part.part = LossPart::kSums;
+  block_.add("loss.sums", part, {logits, ids, maximum}, {sums});
+  if (split_) block_.exchange("loss.sums.reduce", ExchangeKind::kAllReduce, {sums}, {sums});
+  part.part = LossPart::kFinish;
+  block_.add("loss.finish", part, {logits, maximum, sums, ids}, {loss, probabilities});
+  return std::move(block_);
+}
+
+}  // namespace
+
+Network transformer(const Model& model, const Plan& plan) {
+  Network network;
+  network.kinds.push_back(Writer(model, plan, "embedding").embedding());
+  network.kinds.push_back(Writer(model, plan, "layer").layer());
+  network.kinds.push_back(Writer(model, plan, "head").head());
+  network.chain.push_back(0);
+  network.chain.insert(network.chain.end(), static_cast<std::size_t>(model.layers), 1);
+  network.chain.push_back(2);
+  return network;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,156 @@
+// GEMM: tiles and waves.
+//
+// A library kernel cuts C into tiles of (Tm, Tn) and gives each to one multiprocessor, so C is
+// padded to whole tiles and the tiles to whole waves (NVIDIA, "Matrix Multiplication Background
+// User's Guide": tile and wave quantisation). On top of these two, three effects that any tiled
+// kernel has (CUTLASS, "Efficient GEMM in CUDA"):
+//   * main loop   operands pass through shared memory at 1/Tm + 1/Tn words a multiply-add, so with
+//                 h = 2 Tm Tn / (Tm + Tn) a tile reaches the share h / (h + 30) of what an
+//                 unbounded tile would; rates are relative to the largest tile here (256 x 128)
+//   * ramp        each tile first fills its pipeline of operand stages: k costs as k + 128
+//                 (four stages of 32)
+//   * epilogue    a tile's output is not hidden behind its own main loop; half of C's traffic is
+//                 hidden behind other tiles
+// With fewer tiles than multiprocessors k may be split in parts whose fp32 partial sums are written
+// and read once, by a second kernel (split-k).
+//
+// The candidate with the smallest time wins, as in a library's heuristic. Each candidate's time is
+// non-decreasing in m, n, k and batch, and a larger product never has more candidates; so is the
+// minimum. The data sheet's matrix_efficiency is that of a large product; the main loop's rate is
+// set such that 8192 x 8192 x 8192 with whole waves runs at exactly that share of the peak.
+// Checked, not tuned, against the GEMM table of MooreThreads/SimuMax for the A100.
+// Cost: 8 tile shapes, at most 8 splits each; a fraction of a microsecond.
+#include "sim/cost/gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "sim/base/error.h"
+#include "sim/cost/cost.h"
+
+namespace stepcast {
+namespace {
+
+struct Tile {
+  int rows, columns;
+};
+// The shapes that libraries ship most, largest first.
+constexpr std::array<Tile, 8> kTiles = {{{256, 128}, {128, 256}, {128, 128}, {256, 64},
+                                         {64, 256},  {128, 64},  {64, 128},  {64, 64}}};
+constexpr std::array<int, 8> kSplits = {1, 2, 3, 4, 6, 8, 12, 16};
+
+constexpr double kHalfTile = 30;            // h at which the main loop runs at half its limit
+constexpr double kRamp = 128;               // columns of k that filling the pipeline costs
+constexpr double kExposedEpilogue = 0.5;    // share of C's traffic that nothing hides
+constexpr double kReference = 8192;         // m = n = k of the product behind matrix_efficiency
+constexpr double kMemoryLatency = 0.7e-6;   // seconds; see memory_time
+
+constexpr std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Share of the largest tile's rate.
+constexpr double tile_share(Tile tile) {
+  constexpr double kLargest = 2.0 * 256 * 128 / (256 + 128);
+  const double h = 2.0 * tile.rows * tile.columns / (tile.rows + tile.columns);
+  return h / (h + kHalfTile) * (kLargest + kHalfTile) / kLargest;
+}
+
+double sustained_bandwidth(const Device& device) {
+  return device.memory_bandwidth.value * device.memory_efficiency;
+}
+
+// Rate of the main loop with the largest tile: the time of the reference product at
+// matrix_efficiency, less its epilogue, without its ramp.
+double main_loop_rate(Dtype dtype, const Device& device) {
+  const double work = 2 * kReference * kReference * kReference;
+  const double whole = work / (matrix_rate(dtype, device).value * device.matrix_efficiency);
+  const double output = kReference * kReference * static_cast<double>(dtype_size(dtype));
+  const double epilogue = kExposedEpilogue * output / sustained_bandwidth(device);
+  // A device whose memory is that slow is bound by it anyway.
+  const double loop = std::max(whole - epilogue, whole / 2);
+  return work * (1 + kRamp / kReference) / loop;
+}
+
+struct Choice {
+  Tile tile{};
+  int split = 1;
+  std::int64_t tiles = 0, waves = 0;
+  double time = std::numeric_limits<double>::infinity();
+};
+
+Choice choose(const Gemm& gemm, const Device& device) {
+  STEPCAST_CHECK(gemm.m >= 1 && gemm.n >= 1 && gemm.k >= 1 && gemm.batch >= 1,
+                 "a matrix product of no size");
+  const double processors = device.multiprocessors;
+  const double per_processor = main_loop_rate(gemm.dtype, device) / processors;
+  const double bandwidth = sustained_bandwidth(device);
+  const double operands = static_cast<double>(traffic(Op(gemm)).count);
+  const double elements = static_cast<double>(gemm.batch) * static_cast<double>(gemm.m) *
+                          static_cast<double>(gemm.n);
+  const double output =
+      elements * static_cast<double>(dtype_size(gemm.output)) * (gemm.accumulate ? 2 : 1);
+
+  Choice best;
+  for (const Tile tile : kTiles) {
+    const std::int64_t tiles =
+        ceil_divide(gemm.m, tile.rows) * ceil_divide(gemm.n, tile.columns) * gemm.batch;
+    const double column = 2.0 * tile.rows * tile.columns / (per_processor * tile_share(tile));
+    for (const int split : kSplits) {
+      if (split > 1 && tiles >= device.multiprocessors) break;
+      const std::int64_t waves = ceil_divide(tiles * split, device.multiprocessors);
+      const double k = static_cast<double>(ceil_divide(gemm.k, split));
+      const double partial = split == 1 ? 0 : 2.0 * 4.0 * split * elements;
+      const double compute = static_cast<double>(waves) * column * (k + kRamp) +
+                             kExposedEpilogue * (output + partial) / bandwidth;
+      double time = std::max(compute, memory_time(operands + partial, device).value);
+      if (split > 1) time += device.kernel_start.value;
+      if (time < best.time) best = {tile, split, tiles, waves, time};
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+FlopRate matrix_rate(Dtype dtype, const Device& device) {
+  const auto known = [&](Dtype d) { return device.matrix_rate.find(d); };
+  const auto end = device.matrix_rate.end();
+  if (const auto it = known(dtype); it != end) return it->second;
+  if (dtype == Dtype::kFp8) {
+    if (const auto it = known(Dtype::kBf16); it != end) return it->second;
+    if (const auto it = known(Dtype::kFp16); it != end) return it->second;
+  }
+  if (const auto it = known(Dtype::kFp32); it != end) return it->second;
+  return device.vector_rate;
+}
+
+// Hockney's n_1/2 (Hockney and Jesshope, "Parallel Computers 2", 1988): a stream of x bytes runs at
+// x / (x + n_1/2) of the long-stream rate; by Little's law n_1/2 = latency x bandwidth. 0.7 us is
+// an assumption near the loaded latency of HBM; on an H100 it gives 0.73 of the data sheet at
+// 10 MB, where calculon-ai/calculon (systems/h100_80g_nvl8.json) has 0.75.
+Seconds memory_time(double bytes, const Device& device) {
+  const double half = device.memory_bandwidth.value * kMemoryLatency;
+  return Seconds((bytes + half) / sustained_bandwidth(device));
+}
+
+Seconds gemm_time(const Gemm& gemm, const Device& device) {
+  return Seconds(choose(gemm, device).time);
+}
+
+GemmFill gemm_fill(const Gemm& gemm, const Device& device) {
+  const Choice choice = choose(gemm, device);
+  GemmFill fill;
+  fill.tile_rows = choice.tile.rows;
+  fill.tile_columns = choice.tile.columns;
+  fill.split = choice.split;
+  fill.tiles = choice.tiles;
+  fill.waves = choice.waves;
+  const double area = static_cast<double>(choice.tiles) * choice.tile.rows * choice.tile.columns;
+  fill.tile_efficiency = static_cast<double>(gemm.batch) * static_cast<double>(gemm.m) *
+                         static_cast<double>(gemm.n) / area;
+  fill.wave_efficiency = static_cast<double>(choice.tiles) * choice.split /
+                         (static_cast<double>(choice.waves) * device.multiprocessors);
+  return fill;
+}
+
+}  // namespace stepcast

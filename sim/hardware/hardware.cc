@@ -1,0 +1,247 @@
+// Device and cluster files. The formats are described in configs/README.md; sim/base/json.h brings
+// the units and the places of errors. Cost: linear in the file.
+#include "sim/hardware/hardware.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sim/base/error.h"
+
+namespace stepcast {
+namespace {
+
+constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
+                                                Dtype::kFp8};
+// Every key that a device file may give a source for.
+constexpr std::array<const char*, 22> kSourceKeys = {
+    "memory", "memory_bandwidth", "memory_efficiency", "matrix_rate", "matrix_efficiency",
+    "vector_rate", "multiprocessors", "cache", "launch", "kernel_start",
+    "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
+    "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
+    "nic_bandwidth", "nic_efficiency", "nic_latency", "description", "name"};
+
+constexpr int kNicsMax = 1024;
+constexpr double kSlowMax = 1e6;  // a device that is a million times slower is a fault, not slow
+
+// The kRanksMax of sim/program/mesh.h, which this floor does not include.
+constexpr std::int64_t kDevicesMax = std::int64_t{1} << 20;
+
+// A share of a nominal rate: above 0, at most 1.
+double share(const Object& object, const char* key) {
+  if (!object.has(key)) object.fail(key, "is required: a number above 0, at most 1");
+  return object.number(key, 1, 1e-6, 1);
+}
+
+// As share(), with a default.
+double share(const Object& object, const char* key, double otherwise) {
+  return object.number(key, otherwise, 1e-6, 1);
+}
+
+void require_positive(const Object& object, const char* key, double value) {
+  if (!(value > 0) || !std::isfinite(value)) object.fail(key, "must be greater than zero");
+}
+
+void require_not_negative(const Object& object, const char* key, double value) {
+  if (!(value >= 0) || !std::isfinite(value)) object.fail(key, "must not be negative");
+}
+
+Bandwidth positive_bandwidth(const Object& object, const char* key) {
+  const Bandwidth value = object.bandwidth(key);
+  require_positive(object, key, value.value);
+  return value;
+}
+
+Seconds latency(const Object& object, const char* key) {
+  const Seconds value = object.seconds(key);
+  require_not_negative(object, key, value.value);
+  return value;
+}
+
+std::map<Dtype, FlopRate> read_matrix_rates(const Object& root) {
+  const Object object = root.object("matrix_rate");
+  std::map<Dtype, FlopRate> rates;
+  for (const Dtype dtype : kMatrixDtypes) {
+    const std::string key(dtype_name(dtype));
+    if (!object.has(key)) {
+      object.touch(key);
+      continue;
+    }
+    const FlopRate rate = object.flop_rate(key);
+    require_positive(object, key.c_str(), rate.value);
+    rates[dtype] = rate;
+  }
+  object.done();
+  if (rates.empty()) {
+    root.fail("matrix_rate", "needs the rate of at least one of fp32, bf16, fp16, fp8");
+  }
+  return rates;
+}
+
+std::map<std::string, std::string> read_sources(const Object& root) {
+  const Object object = root.object("sources");
+  std::map<std::string, std::string> sources;
+  for (const char* key : kSourceKeys) {
+    const std::string source = object.string(key, "");
+    if (!source.empty()) sources[key] = source;
+  }
+  object.done();
+  return sources;
+}
+
+void read_standard_box(const Object& root, Device& device) {
+  device.devices_per_node = static_cast<int>(root.integer("devices_per_node", {1, kDevicesMax}));
+  device.node_bandwidth = positive_bandwidth(root, "node_bandwidth");
+  device.node_bandwidth_efficiency = share(root, "node_bandwidth_efficiency");
+  device.node_latency = latency(root, "node_latency");
+  device.nics_per_node = static_cast<int>(root.integer("nics_per_node", {1, kNicsMax}));
+  device.nic_bandwidth = positive_bandwidth(root, "nic_bandwidth");
+  device.nic_efficiency = share(root, "nic_efficiency");
+  device.nic_latency = latency(root, "nic_latency");
+}
+
+// Part of a standard box keeps its devices' share of the NICs, but at least one.
+int standard_nics(const Device& device, int devices_per_node) {
+  const std::int64_t scaled = static_cast<std::int64_t>(device.nics_per_node) * devices_per_node /
+                              device.devices_per_node;
+  return static_cast<int>(std::clamp<std::int64_t>(scaled, 1, kNicsMax));
+}
+
+void read_fabric(const Object& fabric, const Device& device, Cluster& cluster) {
+  if (fabric.has("node_bandwidth")) positive_bandwidth(fabric, "node_bandwidth");
+  if (fabric.has("nic_bandwidth")) positive_bandwidth(fabric, "nic_bandwidth");
+  const Bandwidth node = fabric.bandwidth("node_bandwidth", device.node_bandwidth);
+  const Bandwidth nic = fabric.bandwidth("nic_bandwidth", device.nic_bandwidth);
+  cluster.node_bandwidth =
+      node * share(fabric, "node_bandwidth_efficiency", device.node_bandwidth_efficiency);
+  cluster.nic_bandwidth = nic * share(fabric, "nic_efficiency", device.nic_efficiency);
+  cluster.node_latency = fabric.seconds("node_latency", device.node_latency);
+  cluster.nic_latency = fabric.seconds("nic_latency", device.nic_latency);
+  require_not_negative(fabric, "node_latency", cluster.node_latency.value);
+  require_not_negative(fabric, "nic_latency", cluster.nic_latency.value);
+  cluster.nics_per_node =
+      static_cast<int>(fabric.integer("nics_per_node", cluster.nics_per_node, {1, kNicsMax}));
+  fabric.done();
+}
+
+void read_slow_devices(const Object& object, Cluster& cluster) {
+  const std::size_t count = object.array_size("slow_devices");
+  for (std::size_t i = 0; i < count; ++i) {
+    const Object slow = object.element("slow_devices", i);
+    const int device = static_cast<int>(slow.integer("device", {0, cluster.devices() - 1}));
+    if (!slow.has("factor")) slow.fail("factor", "is required: a number of at least 1");
+    const double factor = slow.number("factor", 1, 1, kSlowMax);
+    slow.done();
+    if (!cluster.slow_devices.emplace(device, factor).second) {
+      slow.fail("device", fmt::format("device {} is named twice", device));
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view basis_name(Basis basis) {
+  switch (basis) {
+    case Basis::kMeasured: return "measured";
+    case Basis::kInterpolated: return "interpolated";
+    case Basis::kFitted: return "fitted";
+    case Basis::kDatasheet: return "datasheet";
+  }
+  STEPCAST_CHECK(false, "a basis out of range");
+}
+
+Device read_device(const Document& document) {
+  const Object root(document);
+  Device device;
+  device.name = root.string("name");
+  device.description = root.string("description", "");
+  device.memory = root.bytes("memory");
+  require_positive(root, "memory", static_cast<double>(device.memory.count));
+  device.memory_bandwidth = positive_bandwidth(root, "memory_bandwidth");
+  device.memory_efficiency = share(root, "memory_efficiency");
+  device.matrix_rate = read_matrix_rates(root);
+  device.matrix_efficiency = share(root, "matrix_efficiency");
+  device.vector_rate = root.flop_rate("vector_rate");
+  require_positive(root, "vector_rate", device.vector_rate.value);
+  device.multiprocessors = static_cast<int>(root.integer("multiprocessors", {1, 1 << 20}));
+  device.cache = root.bytes("cache");
+  require_not_negative(root, "cache", static_cast<double>(device.cache.count));
+  device.launch = latency(root, "launch");
+  device.kernel_start = latency(root, "kernel_start");
+  device.attention_forward_efficiency = share(root, "attention_forward_efficiency");
+  device.attention_backward_efficiency = share(root, "attention_backward_efficiency");
+  read_standard_box(root, device);
+  device.sources = read_sources(root);
+  root.done();
+  return device;
+}
+
+Cluster standard_cluster(const Device& device, int nodes, int devices_per_node) {
+  const std::string name = fmt::format("{}-{}x{}", device.name, nodes, devices_per_node);
+  if (nodes < 1 || devices_per_node < 1) {
+    throw Error(name, "a cluster has at least one node of one device");
+  }
+  if (static_cast<std::int64_t>(nodes) * devices_per_node > kDevicesMax) {
+    throw Error(name, fmt::format("a cluster has at most {} devices", kDevicesMax));
+  }
+  Cluster cluster;
+  cluster.name = name;
+  cluster.device = device;
+  cluster.nodes = nodes;
+  cluster.devices_per_node = devices_per_node;
+  cluster.node_bandwidth = device.node_bandwidth * device.node_bandwidth_efficiency;
+  cluster.node_latency = device.node_latency;
+  cluster.nics_per_node = standard_nics(device, devices_per_node);
+  cluster.nic_bandwidth = device.nic_bandwidth * device.nic_efficiency;
+  cluster.nic_latency = device.nic_latency;
+  return cluster;
+}
+
+bool split_cluster_name(std::string_view name, std::string& device, int& nodes,
+                        int& devices_per_node) {
+  const std::size_t dash = name.rfind('-');
+  if (dash == std::string_view::npos || dash == 0) return false;
+  const std::string_view shape = name.substr(dash + 1);
+  const std::size_t cross = shape.find('x');
+  if (cross == std::string_view::npos) return false;
+
+  const auto read = [](std::string_view digits, int& value) {
+    if (digits.empty() || digits.front() == '-') return false;
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, value);
+    if (stop != end) return false;
+    // Too large to hold is too large a cluster: let standard_cluster say so.
+    if (error == std::errc::result_out_of_range) value = static_cast<int>(kDevicesMax) + 1;
+    return true;
+  };
+  int node_count = 0, device_count = 0;
+  if (!read(shape.substr(0, cross), node_count)) return false;
+  if (!read(shape.substr(cross + 1), device_count)) return false;
+  device = std::string(name.substr(0, dash));
+  nodes = node_count;
+  devices_per_node = device_count;
+  return true;
+}
+
+Cluster read_cluster(const Object& object, const Device& device) {
+  object.string("device");  // already read by the caller
+  const auto nodes = object.integer("nodes", 1, {1, kDevicesMax});
+  const auto devices = object.integer("devices_per_node", device.devices_per_node, {1, kDevicesMax});
+  if (nodes * devices > kDevicesMax) {
+    object.fail("nodes", fmt::format("{} nodes of {} devices are {} devices; at most {} are allowed",
+                                     nodes, devices, nodes * devices, kDevicesMax));
+  }
+  Cluster cluster = standard_cluster(device, static_cast<int>(nodes), static_cast<int>(devices));
+  cluster.name = object.string("name", cluster.name);
+  for (const char* key : {"description", "source"}) object.touch(key);
+  read_fabric(object.object("fabric"), device, cluster);
+  read_slow_devices(object, cluster);
+  object.done();
+  return cluster;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,314 @@
+// What an Op costs in arithmetic and in memory traffic, from its shapes alone. O(1) each.
+//
+// FLOPs: a matrix product counts 2 m n k. Fused attention counts two products forward and five
+// backward (FlashAttention-2, Dao 2023), hence the factor 2.5. Memory-bound kinds count the
+// operations that a straight implementation makes per element, a transcendental function as one;
+// their time hangs on traffic, so the figure only has to be of the right size.
+//
+// Traffic: each operand read once, each result written once; what accumulates is read too. Token
+// ids count as 8 bytes (int64, as PyTorch keeps them). A table lookup moves only the rows it needs.
+// An operand that the Op does not know of (the optional bias of an add, all but one row of the
+// table of kAddRows) is left out: it is small beside the others.
+
+#include "sim/program/op.h"
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <tuple>
+
+namespace stepcast {
+
+namespace {
+
+constexpr Dtype kIds = Dtype::kInt64;
+constexpr Dtype kStatistics = Dtype::kFp32;
+constexpr Dtype kMask = Dtype::kUint8;
+
+double real(std::int64_t n) { return static_cast<double>(n); }
+
+// Sums up bytes. Saturates far beyond any memory, so that absurd shapes stay defined and are
+// refused by whoever compares the sum with a limit.
+class ByteCount {
+ public:
+  ByteCount& add(std::initializer_list<std::int64_t> sizes, Dtype dtype) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 56;
+    std::int64_t elements = 1;
+    for (std::int64_t size : sizes) {
+      if (size <= 0) return *this;
+      elements = size > kMost / elements ? kMost : elements * size;
+    }
+    bytes_ += Bytes(elements * dtype_size(dtype));  // at most 16 terms of 2^59: no overflow
+    return *this;
+  }
+  Bytes bytes() const { return bytes_; }
+
+ private:
+  Bytes bytes_;
+};
+
+// ---- FLOPs -----------------------------------------------------------------------------------
+
+double count_flops(const Gemm& g) {
+  return 2.0 * real(g.m) * real(g.n) * real(g.k) * real(g.batch);
+}
+
+double count_flops(const Attention& a) {
+  const double forward = 4.0 * real(a.batch) * real(a.heads) * real(a.queries) * real(a.keys) *
+                         real(a.head_dim);
+  const double pass = a.pass == Pass::kForward ? forward : 2.5 * forward;
+  return a.causal && a.queries == a.keys ? pass / 2 : pass;
+}
+
+// LayerNorm forward: sum; subtract, square, sum; subtract, scale by 1/sigma, gain, bias.
+double count_flops(const Norm& n) {
+  const bool layer = n.kind == NormKind::kLayer;
+  const double each = n.pass == Pass::kForward ? (layer ? 8.0 : 4.0) : (layer ? 14.0 : 10.0);
+  return each * real(n.rows) * real(n.columns);
+}
+
+double pointwise_flops_per_element(PointwiseKind kind) {
+  switch (kind) {
+    case PointwiseKind::kAdd:
+    case PointwiseKind::kAddRows:
+    case PointwiseKind::kAddRowsBackward:
+    case PointwiseKind::kScale: return 1;
+    case PointwiseKind::kGelu: return 8;             // tanh form: cubic, tanh, two products
+    case PointwiseKind::kGeluBackward: return 14;
+    case PointwiseKind::kSwiglu: return 5;           // exp, add, divide, two products
+    case PointwiseKind::kSwigluBackward: return 6;
+    case PointwiseKind::kGeglu: return 9;
+    case PointwiseKind::kGegluBackward: return 12;
+    case PointwiseKind::kDropout:
+    case PointwiseKind::kDropoutBackward: return 2;  // mask, scale
+    case PointwiseKind::kDropoutAdd: return 3;
+    case PointwiseKind::kRotary:
+    case PointwiseKind::kRotaryBackward: return 3;   // two products, one sum
+    case PointwiseKind::kSoftmax: return 5;          // scale, maximum, exp, sum, divide
+    case PointwiseKind::kSoftmaxBackward: return 4;  // product, sum, subtract, product
+    case PointwiseKind::kCast:
+    case PointwiseKind::kFill: return 0;             // moves only
+  }
+  return 0;
+}
+
+double count_flops(const Pointwise& p) {
+  return pointwise_flops_per_element(p.kind) * real(p.rows) * real(p.columns);
+}
+
+// Forward only copies; backward adds into the table's gradient.
+double count_flops(const Gather& g) {
+  return g.pass == Pass::kForward ? 0.0 : real(g.rows) * real(g.columns);
+}
+
+double count_flops(const Loss& l) {
+  double each = 0;
+  switch (l.part) {
+    case LossPart::kMaximum: each = 1; break;
+    case LossPart::kSums: each = 3; break;      // subtract, exp, add
+    case LossPart::kFinish: each = 3; break;    // subtract, exp, divide
+    case LossPart::kBackward: each = 1; break;  // subtract the target, scale
+  }
+  return each * real(l.rows) * real(l.vocabulary);
+}
+
+// AdamW: clip, decay, moments 3 + 4, bias corrections 2, root, epsilon, divide, scale, subtract.
+double count_flops(const Update& u) {
+  return (u.part == UpdatePart::kSquaredNorm ? 2.0 : 16.0) * real(u.elements);
+}
+
+// ---- traffic ---------------------------------------------------------------------------------
+
+void count_traffic(const Gemm& g, ByteCount& sum) {
+  sum.add({g.batch, g.m, g.k}, g.dtype).add({g.batch, g.k, g.n}, g.dtype);
+  sum.add({g.batch, g.m, g.n}, g.output);
+  if (g.accumulate) sum.add({g.batch, g.m, g.n}, g.output);
+  if (!g.bias) return;
+  if (g.role == GemmRole::kForward) sum.add({g.batch, g.n}, g.dtype);
+  if (g.role == GemmRole::kWeightGradient) {
+    sum.add({g.batch, g.m}, g.output);
+    if (g.accumulate) sum.add({g.batch, g.m}, g.output);
+  }
+}
+
+void count_traffic(const Attention& a, ByteCount& sum) {
+  const std::int64_t passes = a.pass == Pass::kForward ? 1 : 2;
+  // Forward moves q and o, k, v; backward moves these and the gradient of each of the four.
+  sum.add({2 * passes, a.batch, a.queries, a.heads, a.head_dim}, a.dtype);
+  sum.add({2 * passes, a.batch, a.keys, a.kv_heads, a.head_dim}, a.dtype);
+  sum.add({a.batch, a.heads, a.queries}, kStatistics);
+}
+
+void count_traffic(const Norm& n, ByteCount& sum) {
+  const std::int64_t vectors = n.kind == NormKind::kLayer ? 2 : 1;  // gain and bias; mean and 1/s
+  sum.add({n.rows, vectors}, kStatistics);
+  if (n.pass == Pass::kForward) {
+    sum.add({2, n.rows, n.columns}, n.dtype).add({vectors, n.columns}, n.dtype);
+  } else {
+    sum.add({3, n.rows, n.columns}, n.dtype).add({n.columns}, n.dtype);
+    sum.add({2 * vectors, n.columns}, n.dtype);  // gradients that accumulate: read and written
+  }
+}
+
+void count_traffic(const Pointwise& p, ByteCount& sum) {
+  const auto in = [&](std::int64_t times) { sum.add({times, p.rows, p.columns}, p.dtype); };
+  if (p.kind != PointwiseKind::kFill) in(1);
+  if (p.kind == PointwiseKind::kAddRowsBackward) {
+    sum.add({2, p.columns}, p.output);  // accumulates: read and written
+  } else {
+    sum.add({p.rows, p.columns}, p.output);
+  }
+  switch (p.kind) {
+    case PointwiseKind::kAdd:
+    case PointwiseKind::kGeluBackward:
+    case PointwiseKind::kSoftmaxBackward:
+    case PointwiseKind::kSwiglu:  // its one input is twice as wide
+    case PointwiseKind::kGeglu: in(1); break;
+    case PointwiseKind::kAddRows: sum.add({p.columns}, p.dtype); break;
+    case PointwiseKind::kSwigluBackward:  // (rows, columns) is d_gate_up; d_y is half as wide
+    case PointwiseKind::kGegluBackward: sum.add({p.rows, p.columns / 2}, p.dtype); break;
+    case PointwiseKind::kDropoutAdd:
+      in(1);
+      sum.add({p.rows, p.columns}, kMask);
+      break;
+    case PointwiseKind::kDropout:
+    case PointwiseKind::kDropoutBackward: sum.add({p.rows, p.columns}, kMask); break;
+    case PointwiseKind::kGelu:
+    case PointwiseKind::kRotary:
+    case PointwiseKind::kRotaryBackward:
+    case PointwiseKind::kSoftmax:
+    case PointwiseKind::kAddRowsBackward:
+    case PointwiseKind::kCast:
+    case PointwiseKind::kFill:
+    case PointwiseKind::kScale: break;
+  }
+}
+
+void count_traffic(const Gather& g, ByteCount& sum) {
+  sum.add({g.rows}, kIds).add({g.rows, g.columns}, g.dtype);  // ids; y or d_y
+  if (g.pass == Pass::kForward) {
+    sum.add({g.rows, g.columns}, g.dtype);
+  } else {
+    const std::int64_t rows = std::min(g.rows, g.vocabulary);
+    sum.add({2, rows, g.columns}, g.gradient);  // accumulate: read and written
+  }
+}
+
+void count_traffic(const Loss& l, ByteCount& sum) {
+  if (l.part != LossPart::kMaximum) sum.add({l.rows}, kIds);
+  sum.add({l.rows, l.vocabulary}, l.dtype);  // logits, or their gradient
+  switch (l.part) {
+    case LossPart::kMaximum: sum.add({l.rows}, kStatistics); break;
+    case LossPart::kSums: sum.add({3, l.rows}, kStatistics); break;    // maximum; two sums
+    case LossPart::kFinish: sum.add({4, l.rows}, kStatistics);         // and the loss
+      sum.add({l.rows, l.vocabulary}, l.statistics);
+      break;
+    case LossPart::kBackward: sum.add({l.rows, l.vocabulary}, l.statistics); break;
+  }
+}
+
+void count_traffic(const Update& u, ByteCount& sum) {
+  sum.add({u.elements}, u.gradient).add({1}, kStatistics);
+  if (u.part == UpdatePart::kSquaredNorm) return;
+  if (u.master) {
+    sum.add({2, u.elements}, Dtype::kFp32).add({u.elements}, u.weight);
+  } else {
+    sum.add({2, u.elements}, u.weight);
+  }
+  sum.add({4, u.elements}, u.moment);  // two moments, each read and written
+}
+
+// ---- hash ------------------------------------------------------------------------------------
+
+auto fields(const Gemm& g) {
+  return std::tie(g.m, g.n, g.k, g.batch, g.role, g.dtype, g.output, g.accumulate, g.bias);
+}
+auto fields(const Attention& a) {
+  return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,
+                  a.dropout, a.dtype);
+}
+auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
+auto fields(const Pointwise& p) {
+  return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal);
+}
+auto fields(const Gather& g) {
+  return std::tie(g.pass, g.rows, g.columns, g.vocabulary, g.dtype, g.gradient);
+}
+auto fields(const Loss& l) {
+  return std::tie(l.part, l.rows, l.vocabulary, l.dtype, l.statistics);
+}
+auto fields(const Update& u) {
+  return std::tie(u.part, u.elements, u.weight, u.gradient, u.master, u.moment);
+}
+
+// The finaliser of splitmix64 (Steele, Lea, Flood 2014) over the running sum of the fields.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  std::uint64_t z = hash * 31 + value + 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+std::string_view dtype_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFp32: return "fp32";
+    case Dtype::kBf16: return "bf16";
+    case Dtype::kFp16: return "fp16";
+    case Dtype::kFp8: return "fp8";
+    case Dtype::kInt64: return "int64";
+    case Dtype::kInt32: return "int32";
+    case Dtype::kUint8: return "uint8";
+  }
+  return "?";
+}
+
+std::string_view pointwise_name(PointwiseKind kind) {
+  switch (kind) {
+    case PointwiseKind::kAdd: return "add";
+    case PointwiseKind::kAddRows: return "add_rows";
+    case PointwiseKind::kAddRowsBackward: return "add_rows_backward";
+    case PointwiseKind::kGelu: return "gelu";
+    case PointwiseKind::kGeluBackward: return "gelu_backward";
+    case PointwiseKind::kSwiglu: return "swiglu";
+    case PointwiseKind::kSwigluBackward: return "swiglu_backward";
+    case PointwiseKind::kGeglu: return "geglu";
+    case PointwiseKind::kGegluBackward: return "geglu_backward";
+    case PointwiseKind::kDropout: return "dropout";
+    case PointwiseKind::kDropoutBackward: return "dropout_backward";
+    case PointwiseKind::kDropoutAdd: return "dropout_add";
+    case PointwiseKind::kRotary: return "rotary";
+    case PointwiseKind::kRotaryBackward: return "rotary_backward";
+    case PointwiseKind::kSoftmax: return "softmax";
+    case PointwiseKind::kSoftmaxBackward: return "softmax_backward";
+    case PointwiseKind::kCast: return "cast";
+    case PointwiseKind::kFill: return "fill";
+    case PointwiseKind::kScale: return "scale";
+  }
+  return "?";
+}
+
+Flops flops(const Op& op) {
+  return std::visit([](const auto& o) { return Flops(count_flops(o)); }, op);
+}
+
+Bytes traffic(const Op& op) {
+  ByteCount sum;
+  std::visit([&](const auto& o) { count_traffic(o, sum); }, op);
+  return sum.bytes();
+}
+
+std::size_t hash_value(const Op& op) {
+  std::uint64_t hash = op.index();
+  std::visit(
+      [&](const auto& o) {
+        std::apply(
+            [&](const auto&... f) { ((hash = mix(hash, static_cast<std::uint64_t>(f))), ...); },
+            fields(o));
+      },
+      op);
+  return hash;
+}
+
+}  // namespace stepcast

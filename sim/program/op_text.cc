@@ -1,0 +1,207 @@
+// Ops as text and back: the kind, its part, the sizes, the dtype, then what only some have, in one
+// fixed order. Reading is one pass over the words.
+//
+//   gemm weight_gradient 4096x8192x1024 batch=1 bf16 output=fp32 accumulate bias
+//   attention forward batch=1 heads=32 kv_heads=8 queries=4096 keys=4096 head_dim=128 bf16 causal
+//   norm backward rms 4096x8192 bf16            pointwise softmax 4096x4096 bf16 output=bf16 causal
+//   gather forward 4096x8192 vocabulary=50257 bf16 gradient=fp32
+//   loss finish 4096x50257 bf16 statistics=fp32
+//   update adamw 1000 weight=bf16 gradient=bf16 master moment=fp32
+//
+// batch=1 and an output of the same dtype as the input are left out.
+
+#include "sim/program/op.h"
+#include "sim/program/text.h"
+
+namespace stepcast {
+
+namespace {
+
+constexpr int kDtypes = 7;
+constexpr int kPointwiseKinds = static_cast<int>(PointwiseKind::kScale) + 1;
+
+std::string_view pass_name(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
+std::string_view norm_name(NormKind kind) { return kind == NormKind::kLayer ? "layer" : "rms"; }
+std::string_view role_name(GemmRole role) {
+  switch (role) {
+    case GemmRole::kForward: return "forward";
+    case GemmRole::kInputGradient: return "input_gradient";
+    case GemmRole::kWeightGradient: return "weight_gradient";
+  }
+  return "?";
+}
+std::string_view part_name(LossPart part) {
+  switch (part) {
+    case LossPart::kMaximum: return "maximum";
+    case LossPart::kSums: return "sums";
+    case LossPart::kFinish: return "finish";
+    case LossPart::kBackward: return "backward";
+  }
+  return "?";
+}
+std::string_view update_name(UpdatePart part) {
+  return part == UpdatePart::kSquaredNorm ? "squared_norm" : "adamw";
+}
+
+// ---- printing --------------------------------------------------------------------------------
+
+void print(std::string& out, const Gemm& g) {
+  append(out, "gemm ", role_name(g.role), ' ', g.m, 'x', g.n, 'x', g.k);
+  if (g.batch != 1) append(out, " batch=", g.batch);
+  append(out, ' ', dtype_name(g.dtype));
+  if (g.output != g.dtype) append(out, " output=", dtype_name(g.output));
+  if (g.accumulate) append(out, " accumulate");
+  if (g.bias) append(out, " bias");
+}
+
+void print(std::string& out, const Attention& a) {
+  append(out, "attention ", pass_name(a.pass), " batch=", a.batch, " heads=", a.heads);
+  append(out, " kv_heads=", a.kv_heads, " queries=", a.queries, " keys=", a.keys);
+  append(out, " head_dim=", a.head_dim, ' ', dtype_name(a.dtype));
+  if (a.causal) append(out, " causal");
+  if (a.dropout) append(out, " dropout");
+}
+
+void print(std::string& out, const Norm& n) {
+  append(out, "norm ", pass_name(n.pass), ' ', norm_name(n.kind), ' ', n.rows, 'x', n.columns, ' ',
+         dtype_name(n.dtype));
+}
+
+void print(std::string& out, const Pointwise& p) {
+  append(out, "pointwise ", pointwise_name(p.kind), ' ', p.rows, 'x', p.columns, ' ',
+         dtype_name(p.dtype));
+  if (p.output != p.dtype) append(out, " output=", dtype_name(p.output));
+  if (p.causal) append(out, " causal");
+}
+
+void print(std::string& out, const Gather& g) {
+  append(out, "gather ", pass_name(g.pass), ' ', g.rows, 'x', g.columns, " vocabulary=",
+         g.vocabulary, ' ', dtype_name(g.dtype), " gradient=", dtype_name(g.gradient));
+}
+
+void print(std::string& out, const Loss& l) {
+  append(out, "loss ", part_name(l.part), ' ', l.rows, 'x', l.vocabulary, ' ', dtype_name(l.dtype),
+         " statistics=", dtype_name(l.statistics));
+}
+
+void print(std::string& out, const Update& u) {
+  append(out, "update ", update_name(u.part), ' ', u.elements, " weight=", dtype_name(u.weight),
+         " gradient=", dtype_name(u.gradient));
+  if (u.master) append(out, " master");
+  append(out, " moment=", dtype_name(u.moment));
+}
+
+// ---- parsing ---------------------------------------------------------------------------------
+
+Dtype read_dtype(Tokens& in, std::string_view prefix = "") {
+  return in.word(dtype_name, kDtypes, prefix);
+}
+
+Dtype read_output(Tokens& in, Dtype otherwise) {
+  return in.peek().starts_with("output=") ? read_dtype(in, "output=") : otherwise;
+}
+
+Op read_gemm(Tokens& in) {
+  Gemm g;
+  g.role = in.word(role_name, 3);
+  in.sizes({&g.m, &g.n, &g.k});
+  if (in.peek().starts_with("batch=")) g.batch = in.integer("batch=", 1, kSizeMax);
+  g.dtype = read_dtype(in);
+  g.output = read_output(in, g.dtype);
+  g.accumulate = in.take("accumulate");
+  g.bias = in.take("bias");
+  return g;
+}
+
+Op read_attention(Tokens& in) {
+  Attention a;
+  a.pass = in.word(pass_name, 2);
+  a.batch = in.integer("batch=", 1, kSizeMax);
+  a.heads = in.integer("heads=", 1, kSizeMax);
+  a.kv_heads = in.integer("kv_heads=", 1, kSizeMax);
+  a.queries = in.integer("queries=", 1, kSizeMax);
+  a.keys = in.integer("keys=", 1, kSizeMax);
+  a.head_dim = in.integer("head_dim=", 1, kSizeMax);
+  a.dtype = read_dtype(in);
+  a.causal = in.take("causal");
+  a.dropout = in.take("dropout");
+  return a;
+}
+
+Op read_norm(Tokens& in) {
+  Norm n;
+  n.pass = in.word(pass_name, 2);
+  n.kind = in.word(norm_name, 2);
+  in.sizes({&n.rows, &n.columns});
+  n.dtype = read_dtype(in);
+  return n;
+}
+
+Op read_pointwise(Tokens& in) {
+  Pointwise p;
+  p.kind = in.word(pointwise_name, kPointwiseKinds);
+  in.sizes({&p.rows, &p.columns});
+  p.dtype = read_dtype(in);
+  p.output = read_output(in, p.dtype);
+  p.causal = in.take("causal");
+  return p;
+}
+
+Op read_gather(Tokens& in) {
+  Gather g;
+  g.pass = in.word(pass_name, 2);
+  in.sizes({&g.rows, &g.columns});
+  g.vocabulary = in.integer("vocabulary=", 1, kSizeMax);
+  g.dtype = read_dtype(in);
+  g.gradient = read_dtype(in, "gradient=");
+  return g;
+}
+
+Op read_loss(Tokens& in) {
+  Loss l;
+  l.part = in.word(part_name, 4);
+  in.sizes({&l.rows, &l.vocabulary});
+  l.dtype = read_dtype(in);
+  l.statistics = read_dtype(in, "statistics=");
+  return l;
+}
+
+Op read_update(Tokens& in) {
+  Update u;
+  u.part = in.word(update_name, 2);
+  in.sizes({&u.elements});
+  u.weight = read_dtype(in, "weight=");
+  u.gradient = read_dtype(in, "gradient=");
+  u.master = in.take("master");
+  u.moment = read_dtype(in, "moment=");
+  return u;
+}
+
+Op read_op(Tokens& in) {
+  if (in.take("gemm")) return read_gemm(in);
+  if (in.take("attention")) return read_attention(in);
+  if (in.take("norm")) return read_norm(in);
+  if (in.take("pointwise")) return read_pointwise(in);
+  if (in.take("gather")) return read_gather(in);
+  if (in.take("loss")) return read_loss(in);
+  if (in.take("update")) return read_update(in);
+  in.fail("gemm, attention, norm, pointwise, gather, loss or update");
+}
+
+}  // namespace
+
+std::string to_text(const Op& op) {
+  std::string out;
+  std::visit([&](const auto& o) { print(out, o); }, op);
+  return out;
+}
+
+Op parse_op(std::string_view text, std::string_view place) {
+  Tokens in(text, place);
+  const Op op = read_op(in);
+  in.end();
+  if (traffic(op).count > kBytesMax) in.refuse("this op moves more bytes than any machine holds");
+  return op;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,109 @@
+// How many operands each kind of op takes, from the operand lists in op.h. O(1).
+
+#include <algorithm>
+
+#include "sim/program/text.h"
+#include "sim/program/verify_parts.h"
+
+namespace stepcast {
+
+namespace {
+
+struct Range {
+  int least = 0, most = 0;
+  bool holds(int n) const { return n >= least && n <= most; }
+};
+struct Arity {
+  Range reads, writes;
+};
+
+constexpr int kAnyNumber = 32767;
+
+// A batched product that reads its matrices out of qkv may name one tensor for both, and may write
+// its part of d_qkv in place: hence 1 to 4 where nothing accumulates. The gradient of a bias, where
+// it accumulates, may be listed among the reads behind C.
+Arity arity(const Gemm& g) {
+  const bool weight_bias = g.bias && g.role == GemmRole::kWeightGradient;
+  const Range writes = {weight_bias ? 2 : 1, weight_bias ? 2 : 1};
+  if (!g.accumulate && !g.bias) return {{1, 4}, writes};
+  const int bias = g.bias && g.role == GemmRole::kForward ? 1 : 0;
+  const int least = 2 + bias + (g.accumulate ? 1 : 0);
+  return {{least, least + (g.accumulate && weight_bias ? 1 : 0)}, writes};
+}
+
+Arity arity(const Attention& a) {
+  if (a.pass == Pass::kForward) return {{1, 2}, {2, 2}};
+  return {{4, 5}, {1, 1}};
+}
+
+Arity arity(const Norm& n) {
+  const int bias = n.kind == NormKind::kLayer ? 1 : 0;
+  if (n.pass == Pass::kForward) return {{2, 2 + bias}, {2, 2}};
+  return {{5, 5 + bias}, {2, 2 + bias}};  // the gradients accumulate, so they are read as well
+}
+
+Arity arity(const Pointwise& p) {
+  switch (p.kind) {
+    case PointwiseKind::kAdd: return {{2, 3}, {1, 1}};
+    case PointwiseKind::kAddRowsBackward: return {{1, 2}, {1, 1}};
+    case PointwiseKind::kAddRows:
+    case PointwiseKind::kGeluBackward:
+    case PointwiseKind::kSwigluBackward:
+    case PointwiseKind::kGegluBackward:
+    case PointwiseKind::kDropoutBackward:
+    case PointwiseKind::kSoftmaxBackward: return {{2, 2}, {1, 1}};
+    case PointwiseKind::kDropout: return {{1, 1}, {2, 2}};
+    case PointwiseKind::kDropoutAdd: return {{2, 3}, {2, 2}};
+    case PointwiseKind::kFill: return {{0, 0}, {1, 1}};
+    case PointwiseKind::kGelu:
+    case PointwiseKind::kSwiglu:
+    case PointwiseKind::kGeglu:
+    case PointwiseKind::kRotary:
+    case PointwiseKind::kRotaryBackward:
+    case PointwiseKind::kSoftmax:
+    case PointwiseKind::kCast:
+    case PointwiseKind::kScale: return {{1, 1}, {1, 1}};
+  }
+  return {};
+}
+
+Arity arity(const Gather& g) {
+  return {{2, g.pass == Pass::kForward ? 2 : 3}, {1, 1}};
+}
+
+Arity arity(const Loss& l) {
+  switch (l.part) {
+    case LossPart::kMaximum: return {{1, 1}, {1, 1}};
+    case LossPart::kSums: return {{3, 3}, {1, 1}};
+    case LossPart::kFinish: return {{4, 4}, {2, 2}};
+    case LossPart::kBackward: return {{2, 2}, {1, 1}};
+  }
+  return {};
+}
+
+Arity arity(const Update& u) {
+  if (u.part == UpdatePart::kSquaredNorm) return {{1, kAnyNumber}, {1, 1}};
+  return {{2, kAnyNumber}, {2, kAnyNumber}};
+}
+
+void append_range(std::string& out, Range range) {
+  append(out, range.least);
+  if (range.most == kAnyNumber) append(out, " or more");
+  else if (range.most > range.least) append(out, " to ", range.most);
+}
+
+}  // namespace
+
+std::string operand_fault(const Op& op, int reads, int writes) {
+  const Arity fits = std::visit([](const auto& o) { return arity(o); }, op);
+  if (fits.reads.holds(reads) && fits.writes.holds(writes)) return "";
+  std::string fault;
+  append(fault, '\'', to_text(op), "' reads ");
+  append_range(fault, fits.reads);
+  append(fault, " and writes ");
+  append_range(fault, fits.writes);
+  append(fault, " operands, not ", reads, " and ", writes);
+  return fault;
+}
+
+}  // namespace stepcast

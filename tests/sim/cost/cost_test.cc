@@ -1,0 +1,239 @@
+#include "sim/cost/cost.h"
+
+#include <cmath>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "sim/base/json.h"
+
+namespace stepcast {
+namespace {
+
+Device shipped(const std::string& name) {
+  const std::string path = std::string(STEPCAST_SOURCE_DIR) + "/configs/devices/" + name + ".json";
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return read_device(parse_json(text.str(), path));
+}
+
+// A device with whole numbers: 100 TFLOP/s, 1 TB/s, 100 multiprocessors, nothing lost.
+Device plain() {
+  Device device = shipped("h100-sxm");
+  device.matrix_rate = {{Dtype::kBf16, FlopRate(100e12)}, {Dtype::kFp32, FlopRate(10e12)}};
+  device.matrix_efficiency = 1;
+  device.memory_bandwidth = Bandwidth(1e12);
+  device.memory_efficiency = 1;
+  device.multiprocessors = 100;
+  device.kernel_start = Seconds(0);
+  return device;
+}
+
+Gemm product(std::int64_t m, std::int64_t n, std::int64_t k, Dtype dtype = Dtype::kBf16) {
+  Gemm gemm;
+  gemm.m = m;
+  gemm.n = n;
+  gemm.k = k;
+  gemm.dtype = gemm.output = dtype;
+  return gemm;
+}
+
+double seconds(const Op& op, const Device& device) { return op_cost(op, device).time.value; }
+
+double rate(const Gemm& gemm, const Device& device) {
+  return flops(Op(gemm)).value / seconds(gemm, device);
+}
+
+// stas00/ml-engineering's table of maximum achievable matmul FLOPS, from which matrix_efficiency is.
+TEST(Gemm, LargeSquareProductsRunAtThePublishedShareOfThePeak) {
+  for (const auto& [name, published] : {std::pair{"a100-80gb", 271.2e12}, {"h100-sxm", 794.5e12},
+                                        {"b200", 1745e12}, {"mi300x", 668.4e12}}) {
+    const Device device = shipped(name);
+    const double peak = device.matrix_rate.at(Dtype::kBf16).value * device.matrix_efficiency;
+    EXPECT_NEAR(rate(product(8192, 8192, 8192), device) / peak, 1, 0.05) << name;
+    EXPECT_NEAR(rate(product(16384, 16384, 16384), device) / published, 1, 0.05) << name;
+  }
+}
+
+// MooreThreads/SimuMax configs/system/a100_pcie.json (A100 PCIe: 312 TFLOP/s, 108 SMs, 1935 GB/s;
+// the best product of ml-engineering's scan on it is 252.9 TFLOP/s): share of 312 TFLOP/s measured.
+TEST(Gemm, AgreesWithShapesMeasuredOnAnA100) {
+  Device device = shipped("a100-80gb");
+  device.matrix_efficiency = 252.9 / 312;
+  device.memory_bandwidth = Bandwidth(1935e9);
+  struct Row {
+    std::int64_t m, n, k;
+    GemmRole role;
+    double share;
+  };
+  for (const Row& row : {Row{4096, 5120, 1536, GemmRole::kForward, 0.788},
+                         Row{4096, 7168, 4096, GemmRole::kInputGradient, 0.729},
+                         Row{4096, 8192, 7168, GemmRole::kInputGradient, 0.741},
+                         Row{4096, 7168, 4096, GemmRole::kWeightGradient, 0.691},
+                         Row{6144, 4096, 4096, GemmRole::kWeightGradient, 0.668}}) {
+    Gemm gemm = product(row.m, row.n, row.k);
+    gemm.role = row.role;
+    if (row.role == GemmRole::kWeightGradient) {
+      gemm.output = Dtype::kFp32;
+      gemm.accumulate = true;
+    }
+    EXPECT_NEAR(rate(gemm, device) / 312e12 / row.share, 1, 0.10)
+        << row.m << "x" << row.n << "x" << row.k;
+  }
+}
+
+// 100 tiles of (256, 128) fill 100 multiprocessors once; 10 more rows of them need a second wave.
+TEST(Gemm, ASecondWaveCostsAsMuchAsTheFirst) {
+  const Device device = plain();
+  const Gemm one = product(256 * 10, 128 * 10, 65536);
+  const Gemm more = product(256 * 10, 128 * 20, 65536);
+  EXPECT_EQ(gemm_fill(one, device).waves, 1);
+  EXPECT_DOUBLE_EQ(gemm_fill(one, device).wave_efficiency, 1);
+  EXPECT_DOUBLE_EQ(gemm_fill(one, device).tile_efficiency, 1);
+  EXPECT_EQ(gemm_fill(more, device).waves, 2);
+  EXPECT_NEAR(seconds(more, device) / seconds(one, device), 2, 0.01);
+}
+
+// m = 257 in tiles of 256, 128 or 64 rows: the best padding is 5 x 64 = 320, 257 / 320 used.
+TEST(Gemm, PadsToWholeTiles) {
+  const GemmFill fill = gemm_fill(product(257, 65536, 8192), plain());
+  EXPECT_LE(fill.tile_efficiency, 257.0 / 320);
+  EXPECT_GT(fill.tile_efficiency, 0.5);
+  EXPECT_LE(fill.wave_efficiency, 1);
+}
+
+// One tile and a long k: 16 parts on 16 multiprocessors beat one by far.
+TEST(Gemm, SplitsKWhenTilesAreFew) {
+  const Device device = plain();
+  const Gemm thin = product(128, 128, 1 << 20);
+  EXPECT_GT(gemm_fill(thin, device).split, 1);
+  EXPECT_EQ(gemm_fill(product(8192, 8192, 8192), device).split, 1);
+}
+
+// A vector times a matrix moves the matrix once: 2 n k bytes at 1 TB/s, plus the ramp.
+TEST(Gemm, ASkinnyProductIsBoundByTheMemoryBus) {
+  const double bytes = 2.0 * 8192 * 8192;
+  EXPECT_NEAR(seconds(product(1, 8192, 8192), plain()), bytes / 1e12 + 0.7e-6, 0.05e-6 + 4e-6);
+  EXPECT_GE(seconds(product(1, 8192, 8192), plain()), bytes / 1e12);
+}
+
+// Adding into fp32 reads and writes 8 bytes an element where bf16 output writes 2.
+TEST(Gemm, AccumulatingInFp32CostsTheTrafficOfC) {
+  const Device device = shipped("h100-sxm");
+  Gemm gradient = product(4096, 4096, 1024);
+  gradient.role = GemmRole::kWeightGradient;
+  const double plain_output = seconds(gradient, device);
+  gradient.output = Dtype::kFp32;
+  gradient.accumulate = true;
+  const double extra = 6.0 * 4096 * 4096 / (device.memory_bandwidth.value * 0.9);
+  EXPECT_GT(seconds(gradient, device), plain_output + 0.4 * extra);
+  EXPECT_LT(seconds(gradient, device), plain_output + 1.1 * extra);
+}
+
+// 67 TFLOP/s of fp32 to 989 of bf16 on an H100; fp8 runs as bf16 where there is no fp8.
+TEST(Gemm, RunsAtTheRateOfItsDtypeOrTheNextWiderOne) {
+  const Device h100 = shipped("h100-sxm");
+  const Device a100 = shipped("a100-80gb");
+  const double ratio = seconds(product(8192, 8192, 8192, Dtype::kFp32), h100) /
+                       seconds(product(8192, 8192, 8192), h100);
+  EXPECT_NEAR(ratio, 989.0 / 67, 0.05 * 989 / 67);
+  Gemm narrow = product(8192, 8192, 8192);
+  narrow.dtype = Dtype::kFp8;
+  EXPECT_NEAR(seconds(narrow, h100) / seconds(product(8192, 8192, 8192), h100), 0.5, 0.03);
+  EXPECT_NEAR(seconds(narrow, a100) / seconds(product(8192, 8192, 8192), a100), 1, 0.03);
+}
+
+Attention attention(Pass pass, std::int64_t batch, std::int64_t sequence, std::int64_t heads,
+                    std::int64_t head_dim) {
+  Attention a;
+  a.pass = pass;
+  a.batch = batch;
+  a.queries = a.keys = sequence;
+  a.heads = a.kv_heads = heads;
+  a.head_dim = head_dim;
+  return a;
+}
+
+// Dao-AILab/flash-attention, causal, batch x sequence = 16k, hidden 2,048: FlashAttention-3 forward
+// on an H100 and FlashAttention-2 forward + backward on an A100, in TFLOP/s.
+TEST(Attention, FollowsThePublishedCurves) {
+  const Device h100 = shipped("h100-sxm");
+  for (const auto& [sequence, published] :
+       {std::pair{1024, 423e12}, {2048, 521e12}, {8192, 602e12}, {16384, 616e12}}) {
+    const Attention a = attention(Pass::kForward, 16384 / sequence, sequence, 16, 128);
+    EXPECT_NEAR(flops(Op(a)).value / seconds(a, h100) / published, 1, 0.05) << sequence;
+  }
+  const Device a100 = shipped("a100-80gb");
+  for (const auto& [sequence, head_dim, published] :
+       {std::tuple{512, 128, 99e12}, {1024, 128, 133e12}, {8192, 128, 182e12}, {16384, 128, 189e12},
+        {2048, 64, 140e12}, {8192, 64, 165e12}}) {
+    double work = 0, time = 0;
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      const Attention a =
+          attention(pass, 16384 / sequence, sequence, 2048 / head_dim, head_dim);
+      work += flops(Op(a)).value;
+      time += seconds(a, a100);
+    }
+    EXPECT_NEAR(work / time / published, 1, 0.12) << sequence << " " << head_dim;
+  }
+}
+
+// x and weight in, y out, at 1 TB/s: 4 bytes an element of x, and the ramp of 0.7 us.
+TEST(Streaming, TakesItsTrafficOverTheBandwidthAndARamp) {
+  const Device device = plain();
+  Pointwise scale;
+  scale.kind = PointwiseKind::kScale;
+  scale.rows = 8192;
+  scale.columns = 8192;
+  EXPECT_NEAR(seconds(scale, device), 4.0 * 8192 * 8192 / 1e12 + 0.7e-6, 1e-9);
+  scale.rows = scale.columns = 1;
+  EXPECT_NEAR(seconds(scale, device), 0.7e-6, 1e-9);
+}
+
+TEST(OpCost, StartsWithTheKernelsStartAndSaysItsBasis) {
+  Device device = plain();
+  const Gemm gemm = product(4096, 4096, 4096);
+  const double without = seconds(gemm, device);
+  device.kernel_start = microseconds(3);
+  EXPECT_NEAR(seconds(gemm, device), without + 3e-6, 1e-12);
+  EXPECT_EQ(op_cost(gemm, device).basis, Basis::kDatasheet);
+}
+
+// Seeded: a product is never faster for having one of its sizes doubled, or one more.
+TEST(OpCost, NeverFallsWhenASizeGrows) {
+  std::mt19937_64 random(20240611);
+  const auto size = [&](double most) {
+    return static_cast<std::int64_t>(
+        std::exp(std::uniform_real_distribution<double>(0, std::log(most))(random)));
+  };
+  for (const char* name : {"h100-sxm", "a100-40gb", "mi300x"}) {
+    const Device device = shipped(name);
+    for (int i = 0; i < 2000; ++i) {
+      Gemm gemm = product(size(40000), size(40000), size(40000));
+      gemm.batch = size(16);
+      gemm.accumulate = i % 2 == 0;
+      Attention a = attention(i % 2 ? Pass::kForward : Pass::kBackward, size(8), size(40000),
+                              size(64), size(256));
+      a.causal = i % 3 != 0;
+      for (const int step : {0, 1}) {  // 0: double, 1: one more
+        const auto grow = [&](std::int64_t n) { return step == 0 ? 2 * n : n + 1; };
+        Gemm bigger = gemm;
+        std::int64_t* const sizes[] = {&bigger.m, &bigger.n, &bigger.k, &bigger.batch};
+        std::int64_t& grown = *sizes[i % 4];
+        grown = grow(grown);
+        EXPECT_GE(seconds(bigger, device), seconds(gemm, device)) << to_text(Op(gemm));
+        Attention longer = a;
+        longer.queries = longer.keys = grow(a.keys);
+        EXPECT_GE(seconds(longer, device), seconds(a, device)) << to_text(Op(a));
+      }
+      EXPECT_TRUE(std::isfinite(seconds(gemm, device)) && seconds(gemm, device) > 0);
+      EXPECT_TRUE(std::isfinite(seconds(a, device)) && seconds(a, device) > 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stepcast

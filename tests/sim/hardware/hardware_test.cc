@@ -1,0 +1,206 @@
+#include "sim/hardware/hardware.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sim/base/error.h"
+#include "sim/program/mesh.h"
+
+namespace stepcast {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::filesystem::path configs() {
+  return std::filesystem::path(STEPCAST_SOURCE_DIR) / "configs";
+}
+
+std::string slurp(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Document device_file(const std::string& name) {
+  const std::filesystem::path path = configs() / "devices" / (name + ".json");
+  return parse_json(slurp(path), path.string());
+}
+
+std::vector<std::filesystem::path> files_of(const char* folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(configs() / folder)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  return files;
+}
+
+// The message of the Error that `call` throws, place first; "" if it throws none.
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.where() + ": " + error.message();
+  }
+  return "";
+}
+
+Cluster cluster_of(const std::string& text) {
+  const Document document = parse_json(text, "cluster.json");
+  return read_cluster(Object(document), read_device(device_file("h100-sxm")));
+}
+
+TEST(Device, EveryShippedFileReadsAndNamesASourceForEveryKey) {
+  const auto files = files_of("devices");
+  ASSERT_GE(files.size(), 6u);
+  for (const auto& path : files) {
+    SCOPED_TRACE(path.string());
+    const Document document = parse_json(slurp(path), path.string());
+    const Device device = read_device(document);
+    EXPECT_EQ(device.name, path.stem().string());
+    for (const auto& [key, value] : document.root.items()) {
+      if (key == "name" || key == "description" || key == "sources") continue;
+      EXPECT_EQ(device.sources.count(key), 1u) << key << " has no source";
+    }
+  }
+}
+
+// NVIDIA H100 data sheet (SXM): 989 TFLOP/s bf16, 1,979 fp8, 3.35 TB/s, NVLink 900 GB/s in both
+// directions; 400 Gb/s are 50e9 bytes a second.
+TEST(Device, ReadsTheH100AsItsDataSheetHasIt) {
+  const Device device = read_device(device_file("h100-sxm"));
+  EXPECT_DOUBLE_EQ(device.matrix_rate.at(Dtype::kBf16).value, 989e12);
+  EXPECT_DOUBLE_EQ(device.matrix_rate.at(Dtype::kFp8).value, 1979e12);
+  EXPECT_DOUBLE_EQ(device.memory_bandwidth.value, 3350e9);
+  EXPECT_DOUBLE_EQ(device.node_bandwidth.value, 450e9);
+  EXPECT_DOUBLE_EQ(device.nic_bandwidth.value, 50e9);
+  EXPECT_EQ(device.multiprocessors, 132);
+  EXPECT_EQ(device.cache, mebibytes(50));
+  EXPECT_LT(device.memory.count, 80ll << 30);
+}
+
+TEST(Device, NamesAnUnknownKeyAndTheNearestRightOne) {
+  Document document = device_file("h100-sxm");
+  document.root["memory_bandwith"] = "1 GB/s";
+  const std::string error = error_of([&] { read_device(document); });
+  EXPECT_THAT(error, HasSubstr("memory_bandwith"));
+  EXPECT_THAT(error, HasSubstr("memory_bandwidth"));
+}
+
+TEST(Device, RefusesASourceForAKeyThatDoesNotExist) {
+  Document document = device_file("h100-sxm");
+  document.root["sources"]["memroy"] = "somewhere";
+  EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr("memroy"));
+}
+
+TEST(Device, RefusesValuesThatNoDeviceHas) {
+  const std::vector<std::pair<const char*, Json>> cases = {
+      {"matrix_efficiency", 1.5}, {"matrix_efficiency", 0},        {"multiprocessors", 0},
+      {"memory", "0 GB"},         {"memory_bandwidth", "0 GB/s"},  {"memory", 80},
+      {"matrix_rate", Json::object()}, {"nics_per_node", 0},       {"vector_rate", "67 GB/s"}};
+  for (const auto& [key, value] : cases) {
+    Document document = device_file("h100-sxm");
+    document.root[key] = value;
+    EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr(key)) << value;
+  }
+  for (const char* key : {"matrix_efficiency", "memory", "node_latency", "nic_efficiency"}) {
+    Document document = device_file("h100-sxm");
+    document.root.erase(key);
+    EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr(key));
+  }
+}
+
+TEST(Cluster, EveryShippedFileReadsAndNamesItsSource) {
+  const auto files = files_of("clusters");
+  ASSERT_GE(files.size(), 3u);
+  for (const auto& path : files) {
+    SCOPED_TRACE(path.string());
+    const Document document = parse_json(slurp(path), path.string());
+    const Object object(document);
+    EXPECT_FALSE(object.string("source").empty());
+    const Cluster cluster = read_cluster(object, read_device(device_file(object.string("device"))));
+    EXPECT_EQ(cluster.name, path.stem().string());
+  }
+}
+
+TEST(Cluster, TakesFromTheStandardBoxWhatItsFileDoesNotSay) {
+  const Cluster cluster = cluster_of(R"({"device": "h100-sxm", "nodes": 4})");
+  EXPECT_EQ(cluster.devices(), 32);
+  EXPECT_EQ(cluster.nics_per_node, 8);
+  EXPECT_DOUBLE_EQ(cluster.node_bandwidth.value, 450e9 * 0.812);
+  EXPECT_DOUBLE_EQ(cluster.nic_bandwidth.value, 50e9 * 0.94);
+}
+
+TEST(Cluster, AppliesTheEfficiencyToANominalBandwidth) {
+  const Cluster cluster = cluster_of(
+      R"({"device": "h100-sxm", "nodes": 2, "devices_per_node": 4,
+          "fabric": {"nic_bandwidth": "200 Gb/s", "nic_efficiency": 0.5, "nics_per_node": 2,
+                     "node_bandwidth": "100 GB/s", "node_latency": "1 us"},
+          "slow_devices": [{"device": 7, "factor": 1.25}]})");
+  EXPECT_DOUBLE_EQ(cluster.nic_bandwidth.value, 12.5e9);
+  EXPECT_DOUBLE_EQ(cluster.node_bandwidth.value, 100e9 * 0.812);
+  EXPECT_DOUBLE_EQ(cluster.node_latency.value, 1e-6);
+  EXPECT_EQ(cluster.nics_per_node, 2);
+  ASSERT_EQ(cluster.slow_devices.size(), 1u);
+  EXPECT_DOUBLE_EQ(cluster.slow_devices.at(7), 1.25);
+}
+
+TEST(Cluster, RefusesWhatCannotBeAndSaysWhere) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {R"({"device": "x", "nodes": 1000000})", "nodes"},
+      {R"({"device": "x", "nodes": 0})", "nodes"},
+      {R"({"device": "x", "nodez": 2})", "nodez"},
+      {R"({"device": "x", "fabric": {"nic_speed": "1 GB/s"}})", "nic_speed"},
+      {R"({"device": "x", "fabric": {"nic_bandwidth": "0 Gb/s"}})", "nic_bandwidth"},
+      {R"({"device": "x", "slow_devices": [{"device": 8, "factor": 2}]})", "device"},
+      {R"({"device": "x", "slow_devices": [{"device": -1, "factor": 2}]})", "device"},
+      {R"({"device": "x", "slow_devices": [{"device": 1, "factor": 0.5}]})", "factor"},
+      {R"({"device": "x", "slow_devices": [{"device": 1}]})", "factor"},
+      {R"({"device": "x", "slow_devices": [{"device": 1, "factor": 2}, {"device": 1, "factor": 3}]})",
+       "named twice"}};
+  for (const auto& [text, part] : cases) {
+    EXPECT_THAT(error_of([&] { cluster_of(text); }), HasSubstr(part)) << text;
+  }
+}
+
+TEST(StandardCluster, HoldsAtMostAsManyDevicesAsAMeshHasRanks) {
+  const Device device = read_device(device_file("h100-sxm"));
+  EXPECT_EQ(standard_cluster(device, kRanksMax / 8, 8).devices(), kRanksMax);
+  EXPECT_THROW(standard_cluster(device, kRanksMax / 8 + 1, 8), Error);
+  EXPECT_THROW(standard_cluster(device, 0, 8), Error);
+  EXPECT_THROW(standard_cluster(device, 1, -8), Error);
+}
+
+// Half a box has half of its NICs; one device keeps one.
+TEST(StandardCluster, GivesAPartOfABoxItsShareOfTheNics) {
+  const Device device = read_device(device_file("h100-sxm"));
+  EXPECT_EQ(standard_cluster(device, 2, 8).nics_per_node, 8);
+  EXPECT_EQ(standard_cluster(device, 2, 4).nics_per_node, 4);
+  EXPECT_EQ(standard_cluster(device, 2, 1).nics_per_node, 1);
+  EXPECT_EQ(standard_cluster(device, 128, 8).name, "h100-sxm-128x8");
+}
+
+TEST(ClusterName, SplitsOnlyTheStandardForm) {
+  std::string device = "untouched";
+  int nodes = -1, devices = -1;
+  for (const char* name : {"", "h100-sxm", "-2x8", "h100-sxm-2x", "h100-sxm-x8", "h100-2x8b",
+                           "h100--2x8x1", "2x8"}) {
+    EXPECT_FALSE(split_cluster_name(name, device, nodes, devices)) << name;
+  }
+  EXPECT_EQ(device, "untouched");
+  ASSERT_TRUE(split_cluster_name("h100-sxm-128x8", device, nodes, devices));
+  EXPECT_EQ(device, "h100-sxm");
+  EXPECT_EQ(nodes, 128);
+  EXPECT_EQ(devices, 8);
+  // Too large to hold, yet of the form: standard_cluster says what is wrong.
+  ASSERT_TRUE(split_cluster_name("b200-99999999999x8", device, nodes, devices));
+  EXPECT_GT(nodes, kRanksMax);
+}
+
+}  // namespace
+}  // namespace stepcast

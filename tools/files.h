@@ -1,0 +1,27 @@
+// Files: the only place that reads and writes them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stepcast {
+
+// Throws Error (place: the path) if it cannot be read or exceeds the JSON limit. "-" is stdin.
+std::string read_file(const std::string& path);
+
+// Whole or not at all: writes a temporary neighbour and renames it. "-" is stdout.
+void write_file(const std::string& path, std::string_view content);
+
+// Where configs/ is: $STEPCAST_CONFIGS, else <directory of the binary>/../share/stepcast/configs,
+// else the source tree's. Throws Error if there is none.
+std::string config_directory();
+
+// The names (without ".json") in configs/KIND, sorted. KIND: "models", "devices", "clusters", ...
+std::vector<std::string> config_names(const std::string& kind);
+
+// The path of a named config, or of a file as it is where `name` contains '/' or ends in ".json".
+// Throws Error with the nearest name; `place` is where the name was written.
+std::string find_config(const std::string& kind, const std::string& name, std::string_view place);
+
+}  // namespace stepcast
