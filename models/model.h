@@ -37,6 +37,7 @@ struct Model {
   bool tied_embeddings = false;     // the head's matrix is the embedding table
   bool dropout = false;             // hidden and attention dropout are trained with (p > 0)
 
+  bool operator==(const Model&) const = default;
   bool gated() const { return activation != Activation::kGelu; }
   std::int64_t query_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
@@ -51,6 +52,13 @@ std::int64_t parameters(const Model& model);
 Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bool causal_half);
 
 // Reads either form; told apart by "model_type" (Hugging Face) or its absence (preset).
+//
+// A preset names its sizes as the members above, and says "style": "llama" (the default: RMSNorm,
+// SwiGLU, rotary, no biases, untied, no dropout) or "gpt" (LayerNorm, GELU, learned positions,
+// biases everywhere, tied, dropout); every other member may be given to differ. Left out, kv_heads
+// is heads, head_dim is hidden / heads, and ffn is 4 hidden where the MLP has no gate. "source" and
+// "description" are for people. A "name" wins over the one given here.
+//
 // Throws Error: unknown model_type (with the supported ones), mixture-of-experts or latent attention
 // (not covered yet), a missing size, h not divisible where it must be, a limit exceeded.
 Model read_model(const Object& object, std::string_view name);

@@ -1,10 +1,11 @@
 // Plan: how a training step is split over ranks, and with which memory savings.
 //
 // A plan is legal or not whatever it costs: legality against a model is checked here, fitting a
-// device is a question for the simulator. Names follow the what-if file (DESIGN section 5).
+// device is a question for the simulator. Names follow the what-if file.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,9 +73,10 @@ struct Plan {
   bool gradient_copy = false;          // an fp32 copy of the gradients for the update (Megatron fp16)
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
-  bool dropout = false;                // the model's dropout is active (see resolve)
+  bool dropout = false;                // the model's dropout is active 
   bool clip_gradients = true;          // global norm: an all-reduce over all ranks before the update
 
+  bool operator==(const Plan&) const = default;
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
   std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
   // One shard is no sharding, whatever the stage is called.
@@ -92,15 +94,39 @@ struct Plan {
 //   attention       the whole attention block
 extern const std::vector<std::string> kRecomputeModules;
 
+// Rows of the embedding table and of the head: the vocabulary, rounded up to a multiple of tensor.
+// (Megatron-LM rounds up to 128 tensor; a preset whose vocabulary is 51,200 has done that already.)
+std::int64_t padded_vocabulary(const Model& model, const Plan& plan);
+
+// Why a plan is not legal: the key to change, and the numbers with the nearest legal choice.
+struct PlanTrouble {
+  std::string section;  // "parallel"
+  std::string key;      // "tensor"
+  std::string what;
+};
+
+// The first rule that a plan breaks by itself: its batch, its pipeline, its sharding.
+std::optional<PlanTrouble> trouble_alone(const Plan& plan);
+
+// The first rule that it breaks against a model. REQUIRES: no trouble alone.
+//   heads, key-value heads, ffn   are multiples of tensor
+//   sequence_length               fits learned positions
+//   layers                        "even": at least one a chunk, and equal counts if v > 1;
+//                                 "balanced": at most the last chunk has none (the head alone);
+//                                 a list: sums to the layers, 0 only for the first and last chunk
+std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
+
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "attention", "dropout",
-// "clip_gradients" of a what-if. `devices` > 0 derives a left-out data degree. Throws Error for
-// everything that is not legal by itself: a product that does not match the devices, a batch that
-// does not divide, a schedule without its stages.
+// "clip_gradients" of a what-if and leaves its other keys to others. `devices` > 0 derives a left
+// out data degree and has to match; 0 takes any. Required is only batch.sequence_length; the rest
+// defaults to the members above, global to micro * data (one micro-batch), the schedule to 1f1b, or
+// interleaved where virtual_stages > 1, gradients to the compute type, dropout to the model's. With
+// fp32 weights there is no further master copy, with fp32 gradients no further copy of those,
+// whatever is asked.
+// Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 
-// Throws Error (place "plan") for a layout that the model does not allow: heads or key-value heads
-// that tensor does not divide, layers that do not divide under an interleaved plan, more chunks
-// than layers, a sequence longer than learned positions, ...
+// Throws Error (place "plan: parallel.tensor") for the trouble of a plan alone or with the model.
 void check_plan(const Plan& plan, const Model& model);
 
 // The "batch" ... members of the resolved what-if, every default filled in; read_plan reads it back.

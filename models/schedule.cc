@@ -1,7 +1,7 @@
 // Interleaved 1F1B as in Megatron-LM: virtual micro-batches are counted in the order (group, chunk,
 // micro-batch of the group); the k-th forward and the k-th backward are the k-th entries of that
 // order, backward with the chunks reversed. Stage i warms up with 2 (p - 1 - i) + (v - 1) G forwards,
-// G the first group's size, and alternates from there.
+// G the largest group's size, and alternates from there.
 #include "models/schedule.h"
 
 #include <algorithm>
@@ -17,13 +17,19 @@ struct Entry {
   std::int32_t micro_batch = 0;
 };
 
-std::vector<Entry> interleaved_order(std::int32_t stages, std::int32_t chunks,
-                                     std::int32_t micro_batches) {
+// Groups of at least p micro-batches, as equal as can be, larger ones first. A group smaller than p
+// would leave stages waiting for it; a large one costs memory, so they are made as small as possible.
+std::vector<std::int32_t> group_sizes(std::int32_t stages, std::int32_t micro_batches) {
+  const std::int32_t groups = std::max(1, micro_batches / stages);
+  std::vector<std::int32_t> sizes(static_cast<std::size_t>(groups), micro_batches / groups);
+  for (std::int32_t i = 0; i < micro_batches % groups; ++i) ++sizes[static_cast<std::size_t>(i)];
+  return sizes;
+}
+
+std::vector<Entry> interleaved_order(const std::vector<std::int32_t>& groups, std::int32_t chunks) {
   std::vector<Entry> order;
-  order.reserve(static_cast<std::size_t>(chunks) * static_cast<std::size_t>(micro_batches));
-  for (std::int32_t first = 0; first < micro_batches;) {
-    const std::int32_t left = micro_batches - first;
-    const std::int32_t size = left < 2 * stages ? left : stages;
+  std::int32_t first = 0;
+  for (std::int32_t size : groups) {
     for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
       for (std::int32_t i = 0; i < size; ++i) order.push_back({chunk, first + i});
     }
@@ -59,15 +65,15 @@ std::vector<Slot> alternate(const std::vector<Entry>& order, std::int32_t chunks
 std::vector<std::vector<Slot>> pipeline_schedule(PipelineSchedule schedule, std::int32_t stages,
                                                  std::int32_t chunks, std::int32_t micro_batches) {
   STEPCAST_CHECK(stages >= 1 && chunks >= 1 && micro_batches >= 1, "a schedule needs work");
-  const std::vector<Entry> order = interleaved_order(stages, chunks, micro_batches);
+  const std::vector<std::int32_t> groups = group_sizes(stages, micro_batches);
+  const std::vector<Entry> order = interleaved_order(groups, chunks);
   const auto total = static_cast<std::int32_t>(order.size());
-  const std::int32_t group = micro_batches < 2 * stages ? micro_batches : stages;
   std::vector<std::vector<Slot>> all;
   for (std::int32_t stage = 0; stage < stages; ++stage) {
     std::int32_t warm_up = total;
     if (schedule == PipelineSchedule::k1f1b) warm_up = std::min(total, stages - 1 - stage);
     if (schedule == PipelineSchedule::kInterleaved) {
-      warm_up = std::min(total, 2 * (stages - 1 - stage) + (chunks - 1) * group);
+      warm_up = std::min(total, 2 * (stages - 1 - stage) + (chunks - 1) * groups.front());
     }
     all.push_back(alternate(order, chunks, warm_up));
   }

@@ -1,4 +1,10 @@
 // Forecast: one what-if, lowered, verified, simulated and accounted.
+//
+// Utilisation. Peak = devices x the matrix units' data-sheet rate for the compute type.
+//   MFU = model FLOPs / (step x peak). Model FLOPs are those that the mathematics needs, forward
+//         and backward, two a multiply-add; of causal attention that is half of the score matrix.
+//         (Older Megatron figures count all of it, and are a little higher for the same step.)
+//   HFU = FLOPs of the kernels that run / (step x peak): recomputed and elementwise work included.
 #pragma once
 
 #include <string>
@@ -22,5 +28,8 @@ struct Forecast {
 
 // Throws Error for an illegal plan; a Job that does not verify aborts (a bug of this program).
 Forecast forecast(const WhatIf& what_if, const ForecastOptions& options = {});
+
+// FLOPs that all ranks of the Job perform in a step.
+Flops performed_flops(const Job& job);
 
 }  // namespace stepcast

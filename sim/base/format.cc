@@ -2,8 +2,8 @@
 //
 // Bytes are read in decimal arithmetic on integers, never through a double: m * unit / 10^k is
 // whole if the primes 2 and 5 of 10^k can be cancelled from m and unit, and then it is computed
-// without rounding, up to 2^63 - 1. Real quantities are scaled by an exact factor and an exact divisor, so
-// that "3 us" is the double nearest to 3e-6.
+// without rounding, up to 2^63 - 1. Real quantities are scaled by an exact factor and an exact
+// divisor, so that "3 us" is the double nearest to 3e-6.
 #include <algorithm>
 #include <array>
 #include <charconv>

@@ -42,7 +42,7 @@ Seconds attention_time(const Attention& a, const Device& device) {
   const double rate = matrix_rate(a.dtype, device).value * efficiency;
   const double overhead = a.causal ? kKeysOverheadCausal : kKeysOverhead;
   const double keys = 1 + overhead / static_cast<double>(a.keys);
-  // Whole blocks of the smaller kind would make a longer sequence faster; queries count as they are.
+  // Not rounded to whole blocks: the bound already pays for the last, partial one.
   const double blocks = static_cast<double>(a.batch) * static_cast<double>(a.heads) *
                         std::max(1.0, static_cast<double>(a.queries) / kQueryBlock);
   const double fill = 1 + device.multiprocessors / blocks;

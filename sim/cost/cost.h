@@ -2,7 +2,7 @@
 //
 // A roofline with the two quantisations that the field knows (GEMM tiles and waves):
 //   time = kernel_start + max(FLOPs / (rate x efficiency(shape)), traffic / bandwidth(size))
-// Each formula stands beside its code with its source; the basis of each time says what it rests on.
+// Each formula stands beside its code with its source; the basis of a time says what it rests on.
 #pragma once
 
 #include "sim/base/units.h"

@@ -4,8 +4,28 @@
 //   Timeline timeline = simulate(job, prices);  // event-driven replay of the step
 //   Footprint memory = account(job);            // live bytes at every instruction
 //
+//   Traffic traffic = count_traffic(job);       // bytes sent, by axis
+//
 // All are pure functions of their arguments; any number may run in parallel threads.
 // REQUIRES (all): verify(job) is "".
+//
+// Time. A rank has a clock a stream, an instant an event, and its host's clock. In program order:
+//   Compute, Collective, Send   host += issue; begin = later(clock, host); clock = begin + duration
+//   Receive                     host += issue; clock = latest of clock, host, the message's arrival
+//   Record, Wait                event = clock; clock = later(clock, event)
+//   Alloc, Free, Mark           no time
+// The members of a collective begin when the last one is ready and end together. A message arrives
+// at the end of its Send. The step ends with the last clock of any rank.
+//
+// Breakdown, along a rank's compute stream:
+//   a kernel                            compute, recompute or optimizer, by its phase
+//   waiting for the host to issue it    other
+//   waiting for an event                the part of the stream on which it was recorded: tensor,
+//                                       context, expert, data (data and replica), pipeline (sends);
+//                                       global and host copies: other. Receives: pipeline for at
+//                                       most the message's own duration, bubble for the rest
+//   an end later than compute's clock   the same, by the stream that ends last
+//   waiting for the slowest rank        other
 #pragma once
 
 #include <vector>
@@ -35,11 +55,20 @@ enum class Ranks : std::uint8_t {
 struct SimulateOptions {
   Ranks ranks = Ranks::kFolded;
   bool trace = false;           // keep spans (of every simulated rank)
+  bool memoise = true;          // folded: remember what stretches of a body did (same results)
 };
-// Folded and all ranks agree to the picosecond where no rank is slow.
+// Folded and all ranks agree to the picosecond where no rank is slow. `instructions` of the result
+// counts those that take part in time (no Alloc, Free, Mark), remembered ones included. The bubble
+// of a rank: its bubble up to its pipeline_end, and from there to the latest pipeline_end of any.
+// A received message's span begins where its wire time would, or when it was asked for if later.
 Timeline simulate(const Job& job, const Prices& prices, const SimulateOptions& options = {});
 
+// The earliest maximum counts. Cost: linear in the text of the bodies plus the number of calls.
 Footprint account(const Job& job);
+
+// The axis on whose account the bytes and the time of a collective on `axes` go: pipeline if it is
+// one of them (scalars of all ranks), else data, else replica, else the last of those left.
+Axis charged_axis(AxisSet axes);
 Traffic count_traffic(const Job& job);
 
 }  // namespace stepcast

@@ -230,9 +230,10 @@ bool split_cluster_name(std::string_view name, std::string& device, int& nodes,
 Cluster read_cluster(const Object& object, const Device& device) {
   object.string("device");  // already read by the caller
   const auto nodes = object.integer("nodes", 1, {1, kDevicesMax});
-  const auto devices = object.integer("devices_per_node", device.devices_per_node, {1, kDevicesMax});
+  const auto devices =
+      object.integer("devices_per_node", device.devices_per_node, {1, kDevicesMax});
   if (nodes * devices > kDevicesMax) {
-    object.fail("nodes", fmt::format("{} nodes of {} devices are {} devices; at most {} are allowed",
+    object.fail("nodes", fmt::format("{} nodes of {} devices are {}; at most {} are allowed",
                                      nodes, devices, nodes * devices, kDevicesMax));
   }
   Cluster cluster = standard_cluster(device, static_cast<int>(nodes), static_cast<int>(devices));

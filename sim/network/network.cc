@@ -8,9 +8,9 @@
 // Offsets of nested axes come in ascending order, so members of one node stand together and
 // counting nodes is counting runs.
 //
-// Times. The ring's bandwidth terms are Thakur, Rabenseifner and Gropp's (2005). Its latency is that
-// of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel): of the n-1 hops that a
-// chunk makes, N-1 cross nodes; ranks do not proceed in lockstep. Tree and its 0.92 are from
+// Times. The ring's bandwidth terms are Thakur, Rabenseifner and Gropp's (2005). Its latency is
+// that of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel): of the n-1 hops
+// that a chunk makes, N-1 cross nodes; ranks do not proceed in lockstep. Tree and its 0.92 are from
 // the same file. All-to-all: each rank's remote bytes through its share of the NICs, next to its
 // local bytes over the node's links (checked by NVIDIA/nccl#1138 and #780); its messages are all
 // posted at once, so latency counts once.

@@ -19,8 +19,9 @@ struct Placement {
   int groups_per_node = 1; // groups of this kind with members in one node; they share its NICs
 };
 // `ends_only` goes with axes == {pipeline}: the group is the first and the last stage. Throws Error
-// if the cluster has fewer devices than the mesh has ranks. Cost: where every stride divides a node
-// or is a multiple of it, a few hundred operations, else at most the size of a node times the group.
+// if the cluster has fewer devices than the mesh has ranks. Cost: where every stride divides a
+// node or is a multiple of it, a few hundred operations, else at most the size of a node times that
+// of the group; `groups_per_node` is then counted in the first nodes only.
 Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& cluster);
 
 // What a rank of such a group can send, each direction, while all groups of its kind do the same:

@@ -80,7 +80,8 @@ enum class NormKind : std::uint8_t { kLayer, kRms };
 // Normalisation over the columns.
 //   kForward   x (rows, columns), weight [, bias]          -> y, statistics (rows, 2 | 1) fp32
 //   kBackward  d_y, x, weight, statistics                  -> d_x, d_weight [, d_bias]
-//   The weight gradients accumulate (and stand in reads too). Norm of queries and keys (QK-norm):
+//   A weight gradient that stands among the reads too is added to; else it is overwritten (so for
+//   Gather and kAddRowsBackward). Norm of queries and keys (QK-norm):
 //   x is qkv, of which the first heads are rows of head_dim columns; backward works in place on
 //   d_qkv, the weight is (2, columns): queries', keys'.
 struct Norm {
@@ -97,7 +98,7 @@ enum class PointwiseKind : std::uint8_t {
   kAdd,              // a, b [, bias (columns)] -> a + b + bias (may be in place)
   kAddRows,          // x (rows, columns), table (r, columns) -> x + table, row i of x takes row
                      //   i * r / rows: a bias (r = 1), learned positions (r = s, batch per row)
-  kAddRowsBackward,  // d_y (rows, columns) -> d_table (accumulates)
+  kAddRowsBackward,  // d_y (rows, columns) -> d_table
   kGelu,             // x -> gelu(x)
   kGeluBackward,     // d_y, x -> d_x
   kSwiglu,           // gate_up (rows, 2 columns) -> silu(gate) * up (rows, columns)
@@ -129,7 +130,7 @@ struct Pointwise {
 // Table lookup (embedding). The table holds `vocabulary` rows; a token outside this rank's slice
 // of a vocabulary-parallel table reads as zeros.
 //   kForward   ids (rows), table (vocabulary, columns)      -> y (rows, columns)
-//   kBackward  ids, d_y                                     -> d_table (accumulates)
+//   kBackward  ids, d_y                                     -> d_table
 struct Gather {
   Pass pass = Pass::kForward;
   std::int64_t rows = 0, columns = 0, vocabulary = 0;

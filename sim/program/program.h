@@ -237,7 +237,8 @@ Job parse_job(std::string_view text, std::string_view file);
 //   * numbers are in range; operands fit their op's arity; no schedule is empty
 //   * every tensor instance is allocated before it is written, written before it is read (also
 //     across streams: the reader's stream has waited for the writer), freed once, and not while
-//     resident; what is allocated in the step is freed by its end
+//     resident; what is allocated in the step is freed by its end (a Free does not wait for a Send
+//     that still reads: the memory is given back when the message has left, as with record_stream)
 //   * a stream waits only for events that were recorded
 //   * every Send meets its Receive in order, with equal bytes and the same chunk-to-chunk
 //     hop and micro-batch; members of a group issue the same collectives in the same order

@@ -113,6 +113,7 @@ class MessageWalk {
 
   std::string run_stage(std::size_t stage) {
     Cursor& cursor = cursors_[stage];
+    if (cursor.waits) return "";  // woken by a message; only the meeting lets it go on
     const std::vector<Call>& schedule = job_.programs[stage].schedule;
     for (; cursor.call < schedule.size(); ++cursor.call, cursor.exchange = 0) {
       const auto body = static_cast<std::size_t>(schedule[cursor.call].body);

@@ -39,7 +39,7 @@ Arity arity(const Attention& a) {
 Arity arity(const Norm& n) {
   const int bias = n.kind == NormKind::kLayer ? 1 : 0;
   if (n.pass == Pass::kForward) return {{2, 2 + bias}, {2, 2}};
-  return {{5, 5 + bias}, {2, 2 + bias}};  // the gradients accumulate, so they are read as well
+  return {{4, 5 + bias}, {2, 2 + bias}};  // where the gradients accumulate they are read as well
 }
 
 Arity arity(const Pointwise& p) {
@@ -54,14 +54,15 @@ Arity arity(const Pointwise& p) {
     case PointwiseKind::kSoftmaxBackward: return {{2, 2}, {1, 1}};
     case PointwiseKind::kDropout: return {{1, 1}, {2, 2}};
     case PointwiseKind::kDropoutAdd: return {{2, 3}, {2, 2}};
-    case PointwiseKind::kFill: return {{0, 0}, {1, 1}};
+    case PointwiseKind::kFill: return {{0, 0}, {1, kAnyNumber}};   // one kernel over many tensors
+    case PointwiseKind::kCast: return {{1, kAnyNumber}, {1, 1}};
+
     case PointwiseKind::kGelu:
     case PointwiseKind::kSwiglu:
     case PointwiseKind::kGeglu:
     case PointwiseKind::kRotary:
     case PointwiseKind::kRotaryBackward:
     case PointwiseKind::kSoftmax:
-    case PointwiseKind::kCast:
     case PointwiseKind::kScale: return {{1, 1}, {1, 1}};
   }
   return {};

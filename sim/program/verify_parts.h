@@ -1,5 +1,5 @@
-// The three proofs that make up verify(), in the order in which they rest on each other. Internal to
-// sim/program. Each returns "" or the first fault as one line.
+// The three proofs that make up verify(), in the order in which they rest on each other. Internal
+// to sim/program. Each returns "" or the first fault as one line.
 #pragma once
 
 #include <string>

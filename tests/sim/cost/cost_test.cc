@@ -47,7 +47,7 @@ double rate(const Gemm& gemm, const Device& device) {
   return flops(Op(gemm)).value / seconds(gemm, device);
 }
 
-// stas00/ml-engineering's table of maximum achievable matmul FLOPS, from which matrix_efficiency is.
+// stas00/ml-engineering's maximum achievable matmul FLOPS, from which matrix_efficiency is taken.
 TEST(Gemm, LargeSquareProductsRunAtThePublishedShareOfThePeak) {
   for (const auto& [name, published] : {std::pair{"a100-80gb", 271.2e12}, {"h100-sxm", 794.5e12},
                                         {"b200", 1745e12}, {"mi300x", 668.4e12}}) {
@@ -60,6 +60,7 @@ TEST(Gemm, LargeSquareProductsRunAtThePublishedShareOfThePeak) {
 
 // MooreThreads/SimuMax configs/system/a100_pcie.json (A100 PCIe: 312 TFLOP/s, 108 SMs, 1935 GB/s;
 // the best product of ml-engineering's scan on it is 252.9 TFLOP/s): share of 312 TFLOP/s measured.
+// A regression test: two constants of the model were picked with these rows in view.
 TEST(Gemm, AgreesWithShapesMeasuredOnAnA100) {
   Device device = shipped("a100-80gb");
   device.matrix_efficiency = 252.9 / 312;
@@ -115,9 +116,9 @@ TEST(Gemm, SplitsKWhenTilesAreFew) {
 
 // A vector times a matrix moves the matrix once: 2 n k bytes at 1 TB/s, plus the ramp.
 TEST(Gemm, ASkinnyProductIsBoundByTheMemoryBus) {
-  const double bytes = 2.0 * 8192 * 8192;
-  EXPECT_NEAR(seconds(product(1, 8192, 8192), plain()), bytes / 1e12 + 0.7e-6, 0.05e-6 + 4e-6);
-  EXPECT_GE(seconds(product(1, 8192, 8192), plain()), bytes / 1e12);
+  const double bound = 2.0 * 8192 * 8192 / 1e12 + 0.7e-6;
+  EXPECT_GE(seconds(product(1, 8192, 8192), plain()), bound);
+  EXPECT_NEAR(seconds(product(1, 8192, 8192), plain()) / bound, 1, 0.05);
 }
 
 // Adding into fp32 reads and writes 8 bytes an element where bf16 output writes 2.

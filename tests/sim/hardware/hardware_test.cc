@@ -161,8 +161,8 @@ TEST(Cluster, RefusesWhatCannotBeAndSaysWhere) {
       {R"({"device": "x", "slow_devices": [{"device": -1, "factor": 2}]})", "device"},
       {R"({"device": "x", "slow_devices": [{"device": 1, "factor": 0.5}]})", "factor"},
       {R"({"device": "x", "slow_devices": [{"device": 1}]})", "factor"},
-      {R"({"device": "x", "slow_devices": [{"device": 1, "factor": 2}, {"device": 1, "factor": 3}]})",
-       "named twice"}};
+      {R"({"device": "x", "slow_devices": [{"device": 1, "factor": 2},
+                                           {"device": 1, "factor": 3}]})", "named twice"}};
   for (const auto& [text, part] : cases) {
     EXPECT_THAT(error_of([&] { cluster_of(text); }), HasSubstr(part)) << text;
   }

@@ -1,0 +1,240 @@
+// The Hugging Face form: a config.json as transformers writes it, or wrote it in any year.
+//
+// Three things have to be known that no key says. Names differ by age (n_embd is hidden_size). What
+// a class always has, such as Qwen2's biases of q, k and v, has no key. And a key equal to the
+// default of its class may be missing: at the top level only some are ever left out, but in a nested
+// config (text_config) any size may be, as in google/gemma-3-4b-it, which has no
+// num_attention_heads. So there is a table of classes, after transformers'
+// src/transformers/models/*/configuration_*.py, and one reader. Keys that carry no cost are ignored.
+//
+// Known to be read as more work than it is: attention within a sliding window counts as full
+// attention. Of a model that also sees or hears, only the text model is read.
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/model_read.h"
+#include "sim/base/error.h"
+
+namespace stepcast {
+
+namespace {
+
+using Keys = std::initializer_list<std::string_view>;
+
+// A class of transformers: its defaults, and what it is without asking.
+struct HfClass {
+  std::string_view model_type;
+  std::int64_t layers, hidden, heads;
+  std::int64_t kv_heads;  // 0: as many as heads
+  std::int64_t head_dim;  // 0: hidden / heads
+  std::int64_t ffn;       // 0: 4 hidden
+  std::int64_t vocabulary, positions;
+  bool tied;
+  bool gpt = false;  // LayerNorm, learned positions, biases everywhere, an MLP without a gate
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  bool post_norms = false;
+  bool gelu = false;  // the gate's activation; else SiLU
+};
+
+constexpr HfClass kClasses[] = {
+    {.model_type = "gemma", .layers = 28, .hidden = 3072, .heads = 16, .kv_heads = 0,
+     .head_dim = 256, .ffn = 24576, .vocabulary = 256000, .positions = 8192, .tied = true,
+     .gelu = true},
+    {.model_type = "gemma2", .layers = 26, .hidden = 2304, .heads = 8, .kv_heads = 4,
+     .head_dim = 256, .ffn = 9216, .vocabulary = 256000, .positions = 8192, .tied = true,
+     .post_norms = true, .gelu = true},
+    {.model_type = "gemma3_text", .layers = 26, .hidden = 2304, .heads = 8, .kv_heads = 4,
+     .head_dim = 256, .ffn = 9216, .vocabulary = 262208, .positions = 131072, .tied = true,
+     .qk_norm = true, .post_norms = true, .gelu = true},
+    {.model_type = "gpt2", .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 0, .head_dim = 0,
+     .ffn = 0, .vocabulary = 50257, .positions = 1024, .tied = true, .gpt = true},
+    {.model_type = "llama", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
+     .head_dim = 0, .ffn = 11008, .vocabulary = 32000, .positions = 2048, .tied = false},
+    {.model_type = "mistral", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8,
+     .head_dim = 0, .ffn = 14336, .vocabulary = 32000, .positions = 131072, .tied = false},
+    {.model_type = "qwen2", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
+     .head_dim = 0, .ffn = 22016, .vocabulary = 151936, .positions = 32768, .tied = false,
+     .qkv_bias = true},
+    {.model_type = "qwen3", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
+     .head_dim = 128, .ffn = 22016, .vocabulary = 151936, .positions = 32768, .tied = false,
+     .qk_norm = true},
+};
+
+// What is here under one of its names; the first name where none is.
+std::string_view present(const Object& object, Keys keys) {
+  for (std::string_view key : keys) {
+    if (object.has(key)) return key;
+  }
+  return *keys.begin();
+}
+
+bool switched_on(const Object& object, std::string_view key) {
+  if (!object.has(key)) return false;
+  const Json& value = object.at(key);
+  return value.is_number() ? value.get<double>() > 0 : value != Json(false);
+}
+
+void refuse_what_is_not_covered(const Object& object) {
+  for (const char* key : {"num_local_experts", "n_routed_experts", "num_experts",
+                          "num_routed_experts", "moe_num_experts", "enable_moe_block"}) {
+    if (switched_on(object, key)) {
+      object.fail(key, "a mixture-of-experts model is not covered yet; only dense models are");
+    }
+  }
+  for (const char* key : {"kv_lora_rank", "q_lora_rank"}) {
+    if (switched_on(object, key)) {
+      object.fail(key, "multi-head latent attention is not covered yet; only multi-head, "
+                       "grouped-query and multi-query attention are");
+    }
+  }
+  for (const char* key : {"is_encoder_decoder", "add_cross_attention"}) {
+    if (switched_on(object, key)) {
+      object.fail(key, "cross-attention is not covered; only decoder-only models are");
+    }
+  }
+}
+
+const HfClass& find_class(const Object& object, const std::string& model_type) {
+  // A class with a text model and a picture model is known by its text model.
+  const std::string wanted = model_type == "gemma3" ? "gemma3_text" : model_type;
+  std::vector<std::string> names;
+  for (const HfClass& known : kClasses) {
+    if (known.model_type == wanted) return known;
+    names.emplace_back(known.model_type);
+  }
+  object.fail("model_type",
+              fmt::format("model_type \"{}\" is not supported{}; {}", model_type.substr(0, 60),
+                          did_you_mean(model_type, names), supported_model_types()));
+}
+
+// One config with its class. `nested`: sizes that are missing have the class's default.
+class Reader {
+ public:
+  Reader(const Object& object, const HfClass& known, bool nested)
+      : object_(object), class_(known), nested_(nested) {}
+
+  Model read() const {
+    Model m;
+    m.layers = size({"num_hidden_layers", "n_layer"}, class_.layers, kModelLimits.layers);
+    m.hidden = size({"hidden_size", "n_embd"}, class_.hidden, kModelLimits.hidden);
+    m.heads = size({"num_attention_heads", "n_head"}, class_.heads, kModelLimits.heads);
+    m.kv_heads = object_.integer("num_key_value_heads", default_kv_heads(m),
+                                 kModelLimits.heads);
+    m.head_dim = read_head_dim(m);
+    const Keys ffn_keys = {"intermediate_size", "n_inner", "ffn_dim"};
+    m.ffn = class_.ffn == 0 ? object_.integer(present(object_, ffn_keys), 4 * m.hidden,
+                                              kModelLimits.ffn)
+                            : size(ffn_keys, class_.ffn, kModelLimits.ffn);
+    m.vocabulary = object_.integer("vocab_size", class_.vocabulary, kModelLimits.vocabulary);
+    m.positions =
+        object_.integer(present(object_, {"max_position_embeddings", "n_positions", "n_ctx"}),
+                        class_.positions, kModelLimits.positions);
+    m.norm = class_.gpt ? NormKind::kLayer : NormKind::kRms;
+    m.activation = read_activation();
+    m.learned_positions = class_.gpt;
+    m.rotary = !class_.gpt;
+    read_biases(m);
+    m.qk_norm = class_.qk_norm;
+    m.post_norms = class_.post_norms;
+    m.tied_embeddings = object_.boolean("tie_word_embeddings", class_.tied);
+    m.dropout = read_dropout();
+    check_model(m, object_,
+                {present(object_, {"num_attention_heads", "n_head"}), "num_key_value_heads",
+                 "head_dim", present(object_, {"num_hidden_layers", "n_layer"})});
+    return m;
+  }
+
+ private:
+  std::int64_t size(Keys keys, std::int64_t otherwise, Limits limits) const {
+    const std::string_view key = present(object_, keys);
+    return nested_ ? object_.integer(key, otherwise, limits) : object_.integer(key, limits);
+  }
+
+  std::int64_t default_kv_heads(const Model& m) const {
+    if (object_.boolean("multi_query", false)) return 1;
+    return class_.kv_heads > 0 ? class_.kv_heads : m.heads;
+  }
+
+  std::int64_t read_head_dim(const Model& m) const {
+    if (object_.has("head_dim")) return object_.integer("head_dim", kModelLimits.head_dim);
+    if (class_.head_dim > 0) return class_.head_dim;
+    return derived_head_dim(object_, present(object_, {"hidden_size", "n_embd"}), m.hidden,
+                            present(object_, {"num_attention_heads", "n_head"}), m.heads);
+  }
+
+  Activation read_activation() const {
+    const std::string_view key =
+        present(object_, {"hidden_activation", "hidden_act", "activation_function"});
+    const std::string word =
+        object_.string(key, class_.gpt || class_.gelu ? "gelu" : "silu");
+    const bool gelu = word.starts_with("gelu") || word == "quick_gelu";
+    if (class_.gpt && gelu) return Activation::kGelu;
+    if (!class_.gpt && gelu) return Activation::kGeglu;
+    if (!class_.gpt && (word == "silu" || word == "swish")) return Activation::kSwiglu;
+    object_.fail(key, fmt::format("activation \"{}\" is not covered for {}; {}", word.substr(0, 60),
+                                  class_.model_type,
+                                  class_.gpt ? "gelu and its approximations are"
+                                             : "silu and gelu are, as the gate of the MLP"));
+  }
+
+  void read_biases(Model& m) const {
+    m.mlp_bias = object_.boolean("mlp_bias", class_.gpt);
+    // In Qwen2 the key only repeats what the class does anyway, and never means the output.
+    const bool has_fixed_biases = class_.gpt || class_.qkv_bias;
+    const bool asked = object_.boolean("attention_bias", false) && !has_fixed_biases;
+    m.qkv_bias = has_fixed_biases || asked || object_.boolean("qkv_bias", false);
+    m.attention_output_bias = class_.gpt || asked;
+  }
+
+  // One switch stands for all of a model's dropouts: those of GPT-2 go on and off together.
+  bool read_dropout() const {
+    if (!class_.gpt) return object_.number("attention_dropout", 0.0, 0.0, 1.0) > 0;
+    return object_.number("attn_pdrop", 0.1, 0.0, 1.0) > 0 ||
+           object_.number("resid_pdrop", 0.1, 0.0, 1.0) > 0;
+  }
+
+  const Object& object_;
+  const HfClass& class_;
+  const bool nested_;
+};
+
+}  // namespace
+
+std::string supported_model_types() {
+  std::vector<std::string_view> names;
+  for (const HfClass& known : kClasses) names.push_back(known.model_type);
+  return fmt::format("supported are {}", fmt::join(names, ", "));
+}
+
+Model read_hf_model(const Object& object, std::string_view name) {
+  const std::string outer_type = object.string("model_type");
+  const std::string_view part = present(object, {"text_config", "language_config", "llm_config"});
+  const bool has_sizes = object.has("hidden_size") || object.has("n_embd");
+  const bool nested = !has_sizes && object.has(part);
+
+  refuse_what_is_not_covered(object);
+  Model model;
+  if (nested) {
+    const Object inner = object.object(part);
+    refuse_what_is_not_covered(inner);
+    const bool has_type = inner.has("model_type");
+    const HfClass& known = has_type ? find_class(inner, inner.string("model_type"))
+                                    : find_class(object, outer_type);
+    model = Reader(inner, known, true).read();
+    // Tying may be said at either level; the inner one is the text model's own.
+    if (!inner.has("tie_word_embeddings")) {
+      model.tied_embeddings = object.boolean("tie_word_embeddings", model.tied_embeddings);
+    }
+  } else {
+    model = Reader(object, find_class(object, outer_type), false).read();
+  }
+  model.name = name;
+  return model;
+}
+
+}  // namespace stepcast

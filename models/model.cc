@@ -1,0 +1,181 @@
+// A model counted: parameters matrix by matrix, FLOPs by the rule of two a multiply-add. The preset
+// form lives here too; a Hugging Face config.json is read in hf.cc. Everything is O(1).
+#include "models/model.h"
+
+#include <fmt/format.h>
+
+#include "models/model_read.h"
+#include "sim/base/error.h"
+
+namespace stepcast {
+
+namespace {
+
+constexpr double kParametersMax = 0x1p55;  // so that no count of bytes overflows
+
+const std::vector<std::pair<std::string, NormKind>> kNorms = {{"layer", NormKind::kLayer},
+                                                              {"rms", NormKind::kRms}};
+const std::vector<std::pair<std::string, Activation>> kActivations = {
+    {"gelu", Activation::kGelu}, {"swiglu", Activation::kSwiglu}, {"geglu", Activation::kGeglu}};
+
+template <class Enum>
+std::string word_of(Enum value, const std::vector<std::pair<std::string, Enum>>& words) {
+  for (const auto& [name, word] : words) {
+    if (word == value) return name;
+  }
+  STEPCAST_CHECK(false, "every enumerator has a word");
+}
+
+std::int64_t norm_parameters(NormKind kind, std::int64_t columns) {
+  return kind == NormKind::kLayer ? 2 * columns : columns;  // weight, and LayerNorm's bias
+}
+
+std::int64_t layer_parameters(const Model& m) {
+  const std::int64_t q = m.query_width(), kv = m.kv_width();
+  std::int64_t sum = m.hidden * (q + 2 * kv) + q * m.hidden;
+  if (m.qkv_bias) sum += q + 2 * kv;
+  if (m.attention_output_bias) sum += m.hidden;
+  const std::int64_t up = m.gated() ? 2 * m.ffn : m.ffn;
+  sum += m.hidden * up + m.ffn * m.hidden;
+  if (m.mlp_bias) sum += up + m.hidden;
+  sum += (m.post_norms ? 4 : 2) * norm_parameters(m.norm, m.hidden);
+  if (m.qk_norm) sum += 2 * m.head_dim;
+  return sum;
+}
+
+// What a style stands for; every key may say otherwise.
+Model style_defaults(bool gpt) {
+  Model model;  // Llama's: RMSNorm, SwiGLU, rotary, no biases
+  if (!gpt) return model;
+  model.norm = NormKind::kLayer;
+  model.activation = Activation::kGelu;
+  model.learned_positions = true;
+  model.rotary = false;
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = true;
+  model.tied_embeddings = true;
+  model.dropout = true;
+  return model;
+}
+
+// A Hugging Face config without its model_type would read as a preset full of unknown keys.
+void refuse_other_form(const Object& object) {
+  for (const char* key :
+       {"architectures", "num_hidden_layers", "hidden_size", "n_embd", "text_config"}) {
+    if (!object.has(key)) continue;
+    object.fail(key, fmt::format("this is a Hugging Face key, but \"model_type\" is missing; {}",
+                                 supported_model_types()));
+  }
+}
+
+Model read_preset(const Object& o, std::string_view name) {
+  refuse_other_form(o);
+  for (const char* key : {"source", "description"}) o.touch(key);
+  Model m = style_defaults(o.word("style", false, {{"llama", false}, {"gpt", true}}));
+  m.name = o.string("name", name);
+  m.layers = o.integer("layers", kModelLimits.layers);
+  m.hidden = o.integer("hidden", kModelLimits.hidden);
+  m.heads = o.integer("heads", kModelLimits.heads);
+  m.kv_heads = o.integer("kv_heads", m.heads, kModelLimits.heads);
+  m.head_dim = o.has("head_dim") ? o.integer("head_dim", kModelLimits.head_dim)
+                                 : derived_head_dim(o, "hidden", m.hidden, "heads", m.heads);
+  o.touch("head_dim");
+  m.norm = o.word("norm", m.norm, kNorms);
+  m.activation = o.word("activation", m.activation, kActivations);
+  // GPT's four times is a convention; a gated MLP has none that all models keep.
+  m.ffn = m.gated() ? o.integer("ffn", kModelLimits.ffn)
+                    : o.integer("ffn", 4 * m.hidden, kModelLimits.ffn);
+  m.vocabulary = o.integer("vocabulary", kModelLimits.vocabulary);
+  m.positions = o.integer("positions", kModelLimits.positions);
+  m.learned_positions = o.boolean("learned_positions", m.learned_positions);
+  m.rotary = o.boolean("rotary", m.rotary);
+  m.qkv_bias = o.boolean("qkv_bias", m.qkv_bias);
+  m.attention_output_bias = o.boolean("attention_output_bias", m.attention_output_bias);
+  m.mlp_bias = o.boolean("mlp_bias", m.mlp_bias);
+  m.qk_norm = o.boolean("qk_norm", m.qk_norm);
+  m.post_norms = o.boolean("post_norms", m.post_norms);
+  m.tied_embeddings = o.boolean("tied_embeddings", m.tied_embeddings);
+  m.dropout = o.boolean("dropout", m.dropout);
+  o.done();
+  check_model(m, o, {"heads", "kv_heads", "head_dim", "layers"});
+  return m;
+}
+
+}  // namespace
+
+std::int64_t derived_head_dim(const Object& object, std::string_view hidden_key,
+                              std::int64_t hidden, std::string_view heads_key, std::int64_t heads) {
+  if (hidden % heads == 0) return hidden / heads;
+  object.fail(heads_key, fmt::format("{} {} is not a multiple of {} {}; give \"head_dim\" where "
+                                     "the two are independent",
+                                     hidden_key, hidden, heads_key, heads));
+}
+
+void check_model(const Model& m, const Object& object, const ModelKeys& keys) {
+  if (m.heads % m.kv_heads != 0) {
+    object.fail(
+        object.has(keys.kv_heads) ? keys.kv_heads : keys.heads,
+        fmt::format("{} heads are not a multiple of {} key-value heads", m.heads, m.kv_heads));
+  }
+  if (m.query_width() > kModelLimits.ffn.most) {
+    object.fail(keys.heads,
+                fmt::format("{} heads x head_dim {} = {} columns of queries, at most {}", m.heads,
+                            m.head_dim, m.query_width(), kModelLimits.ffn.most));
+  }
+  const double count = static_cast<double>(m.layers) * static_cast<double>(layer_parameters(m));
+  if (count > kParametersMax) {
+    object.fail(keys.layers, fmt::format("{} layers of {} parameters are too many to count; at "
+                                         "most {:.1e}",
+                                         m.layers, layer_parameters(m), kParametersMax));
+  }
+}
+
+std::int64_t parameters(const Model& model) {
+  const std::int64_t table = model.vocabulary * model.hidden;
+  std::int64_t sum = table + (model.tied_embeddings ? 0 : table);
+  if (model.learned_positions) sum += model.positions * model.hidden;
+  return sum + model.layers * layer_parameters(model) + norm_parameters(model.norm, model.hidden);
+}
+
+Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bool causal_half) {
+  const auto h = static_cast<double>(model.hidden);
+  const auto q = static_cast<double>(model.query_width());
+  const auto kv = static_cast<double>(model.kv_width());
+  const auto f = static_cast<double>(model.ffn);
+  const double mlp = (model.gated() ? 6.0 : 4.0) * h * f;
+  const double attention =
+      4.0 * static_cast<double>(sequence_length) * q * (causal_half ? 0.5 : 1.0);
+  const double layer = 2.0 * h * q + 4.0 * h * kv + 2.0 * q * h + mlp + attention;
+  const double head = 2.0 * h * static_cast<double>(model.vocabulary);
+  return Flops(3.0 * (static_cast<double>(model.layers) * layer + head));
+}
+
+Model read_model(const Object& object, std::string_view name) {
+  return object.has("model_type") ? read_hf_model(object, name) : read_preset(object, name);
+}
+
+Json write_model(const Model& model) {
+  Json json;
+  json["name"] = model.name;
+  json["layers"] = model.layers;
+  json["hidden"] = model.hidden;
+  json["heads"] = model.heads;
+  json["kv_heads"] = model.kv_heads;
+  json["head_dim"] = model.head_dim;
+  json["ffn"] = model.ffn;
+  json["vocabulary"] = model.vocabulary;
+  json["positions"] = model.positions;
+  json["norm"] = word_of(model.norm, kNorms);
+  json["activation"] = word_of(model.activation, kActivations);
+  json["learned_positions"] = model.learned_positions;
+  json["rotary"] = model.rotary;
+  json["qkv_bias"] = model.qkv_bias;
+  json["attention_output_bias"] = model.attention_output_bias;
+  json["mlp_bias"] = model.mlp_bias;
+  json["qk_norm"] = model.qk_norm;
+  json["post_norms"] = model.post_norms;
+  json["tied_embeddings"] = model.tied_embeddings;
+  json["dropout"] = model.dropout;
+  return json;
+}
+
+}  // namespace stepcast

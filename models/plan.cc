@@ -1,0 +1,252 @@
+// The rules of legal plans, as values: the search asks about many plans and wants no exceptions.
+// Each rule names its numbers and the nearest choice that it would allow; finding that is a walk
+// over divisors, only done where a rule is broken.
+#include "models/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/choices.h"
+#include "sim/base/error.h"
+
+namespace stepcast {
+
+namespace {
+
+using Trouble = std::optional<PlanTrouble>;
+
+// Calls of bodies in all Programs of a Job, forward: what the schedule writes down.
+constexpr std::int64_t kCallsMax = std::int64_t{1} << 26;
+// No sum of bytes may overflow, however absurd the plan: an upper estimate has to stay below this.
+constexpr double kActivationBytesMax = 0x1p60;
+
+Trouble trouble(std::string_view section, std::string_view key, std::string what) {
+  return PlanTrouble{std::string(section), std::string(key), std::move(what)};
+}
+
+Trouble degree_trouble(const Plan& plan) {
+  const std::pair<const char*, std::int64_t> degrees[] = {
+      {"tensor", plan.tensor}, {"context", plan.context},
+      {"expert", plan.expert}, {"pipeline", plan.pipeline},
+      {"data", plan.data},     {"virtual_stages", plan.virtual_stages}};
+  for (const auto& [key, degree] : degrees) {
+    if (degree < 1)
+      return trouble("parallel", key, fmt::format("must be at least 1, is {}", degree));
+  }
+  for (const auto& [key, degree] : {degrees[1], degrees[2]}) {
+    if (degree == 1) continue;
+    return trouble(
+        "parallel", key,
+        fmt::format("{} parallelism is not covered yet; {} must be 1, is {}", key, key, degree));
+  }
+  if (plan.ranks() > kRanksMax) {
+    return trouble("parallel", "data",
+                   fmt::format("tensor {} x pipeline {} x data {} = {} ranks, at most {}",
+                               plan.tensor, plan.pipeline, plan.data, plan.ranks(), kRanksMax));
+  }
+  return std::nullopt;
+}
+
+Trouble pipeline_trouble(const Plan& plan) {
+  const bool interleaved = plan.schedule == PipelineSchedule::kInterleaved;
+  if (plan.virtual_stages > 1 && !interleaved) {
+    return trouble("parallel", "schedule",
+                   fmt::format("virtual_stages {} needs the schedule \"interleaved\"; or set "
+                               "virtual_stages to 1",
+                               plan.virtual_stages));
+  }
+  if (interleaved && plan.pipeline < 2) {
+    return trouble("parallel", plan.virtual_stages > 1 ? "virtual_stages" : "schedule",
+                   fmt::format("an interleaved schedule (virtual_stages {}) needs pipeline 2 or "
+                               "more, has pipeline {}; or set virtual_stages to 1 and the schedule "
+                               "to \"1f1b\"",
+                               plan.virtual_stages, plan.pipeline));
+  }
+  const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
+  if (plan.layout == StageLayout::kGiven && std::ssize(plan.stages) != chunks) {
+    return trouble("parallel", "stages",
+                   fmt::format("lists {} chunks, but pipeline {} x virtual_stages {} = {}",
+                               plan.stages.size(), plan.pipeline, plan.virtual_stages, chunks));
+  }
+  return std::nullopt;
+}
+
+Trouble batch_trouble(const Plan& plan) {
+  if (plan.sequence_length < 1 || plan.micro_batch < 1) {
+    return trouble("batch", plan.micro_batch < 1 ? "micro" : "sequence_length",
+                   "must be at least 1");
+  }
+  const std::int64_t unit = plan.micro_batch * plan.data;
+  if (plan.global_batch < unit || plan.global_batch % unit != 0) {
+    return trouble("batch", "global",
+                   fmt::format("global batch {} is not a multiple of micro {} x data {} = {}; use "
+                               "{}",
+                               plan.global_batch, plan.micro_batch, plan.data, unit,
+                               nearest_multiples(plan.global_batch, unit)));
+  }
+  const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
+  if (plan.micro_batches() > kCallsMax / chunks) {
+    return trouble("batch", "global",
+                   fmt::format("{} micro-batches through {} chunks are too many to write down; at "
+                               "most {}",
+                               plan.micro_batches(), chunks, kCallsMax / chunks));
+  }
+  if (plan.sequence_parallel && plan.sequence_length % plan.tensor != 0) {
+    return trouble("batch", "sequence_length",
+                   fmt::format("sequence_parallel splits the sequence, but {} is not a multiple of "
+                               "tensor {}; use {}",
+                               plan.sequence_length, plan.tensor,
+                               nearest_multiples(plan.sequence_length, plan.tensor)));
+  }
+  return std::nullopt;
+}
+
+Trouble sharding_trouble(const Plan& plan) {
+  if (plan.zero < 0 || plan.zero > 3) {
+    return trouble("sharding", "zero", fmt::format("must be 0, 1, 2 or 3, is {}", plan.zero));
+  }
+  if (plan.bucket.count < 1) return trouble("sharding", "bucket", "must be at least one byte");
+  if (plan.shard_group > 0 && plan.data % plan.shard_group != 0) {
+    return trouble("sharding", "shard_group",
+                   fmt::format("data {} is not a multiple of shard_group {}; use {}", plan.data,
+                               plan.shard_group, nearest_divisors(plan.shard_group, plan.data)));
+  }
+  if (plan.zero == 0 && plan.replicas() > 1) {
+    return trouble("sharding", "shard_group",
+                   fmt::format("shard_group {} shards nothing under zero 0; set zero to 1, 2 or 3, "
+                               "or leave shard_group out",
+                               plan.shard_group));
+  }
+  return std::nullopt;
+}
+
+// Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
+Trouble tensor_trouble(const Plan& plan, const Model& model) {
+  const std::int64_t legal = std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
+  const std::pair<const char*, std::int64_t> sizes[] = {{"heads", model.heads},
+                                                        {"key-value heads", model.kv_heads},
+                                                        {"columns of the FFN", model.ffn}};
+  for (const auto& [name, size] : sizes) {
+    if (size % plan.tensor == 0) continue;
+    return trouble("parallel", "tensor",
+                   fmt::format("{} {} cannot be divided by tensor {}; use {}", size, name,
+                               plan.tensor, divisors_text(legal)));
+  }
+  return std::nullopt;
+}
+
+Trouble given_stages_trouble(const Plan& plan, const Model& model) {
+  const std::vector<std::int64_t>& stages = plan.stages;
+  const auto sum = std::accumulate(stages.begin(), stages.end(), std::int64_t{0});
+  if (sum != model.layers) {
+    return trouble("parallel", "stages",
+                   fmt::format("lays {} layers ({}), but the model has {}", sum,
+                               fmt::join(stages, " + "), model.layers));
+  }
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const bool end = i == 0 || i + 1 == stages.size();
+    if (stages[i] >= 1 || (stages[i] == 0 && end)) continue;
+    return trouble("parallel", "stages",
+                   fmt::format("chunk {} of {} has {} layers; only the first may have none (the "
+                               "embedding alone) and the last (the head alone)",
+                               i, stages.size(), stages[i]));
+  }
+  return std::nullopt;
+}
+
+Trouble stages_trouble(const Plan& plan, const Model& model) {
+  if (plan.layout == StageLayout::kGiven) return given_stages_trouble(plan, model);
+  const std::int64_t p = plan.pipeline, v = plan.virtual_stages, chunks = p * v;
+  const bool even = plan.layout == StageLayout::kEven;
+  if (model.layers < chunks - (even ? 0 : 1)) {
+    const std::int64_t most = model.layers + (even ? 0 : 1);
+    return trouble("parallel", v > 1 ? "virtual_stages" : "pipeline",
+                   fmt::format("{} layers are too few for pipeline {} x virtual_stages {} = {} "
+                               "chunks; at most {}",
+                               model.layers, p, v, chunks, most));
+  }
+  if (!even || v == 1 || model.layers % chunks == 0) return std::nullopt;
+  const std::string other = "use \"stages\": \"balanced\" or a list of layers";
+  if (model.layers % p != 0) {
+    return trouble(
+        "parallel", "pipeline",
+        fmt::format("{} layers cannot be laid evenly on pipeline {} x virtual_stages {} = "
+                    "{} chunks; pipeline {} divides them, or {}",
+                    model.layers, p, v, chunks, nearest_divisors(p, model.layers), other));
+  }
+  return trouble(
+      "parallel", "virtual_stages",
+      fmt::format("{} layers cannot be laid evenly on pipeline {} x virtual_stages {} = {} "
+                  "chunks; use virtual_stages {}, or {}",
+                  model.layers, p, v, chunks, nearest_divisors(v, model.layers / p), other));
+}
+
+Trouble sequence_trouble(const Plan& plan, const Model& model) {
+  if (model.learned_positions && plan.sequence_length > model.positions) {
+    return trouble("batch", "sequence_length",
+                   fmt::format("{} tokens, but the model has learned positions for {}",
+                               plan.sequence_length, model.positions));
+  }
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
+  const double width =
+      64.0 * real(model.hidden) + 16.0 * real(model.query_width()) + 16.0 * real(model.ffn);
+  const double scores =
+      plan.fused_attention ? 0.0 : 16.0 * real(model.heads) * real(plan.sequence_length);
+  const double token = real(model.layers) * (width + scores) + 16.0 * real(model.vocabulary);
+  const double tokens = real(plan.sequence_length) * real(plan.micro_batch);
+  if (token * tokens * real(plan.micro_batches()) > kActivationBytesMax) {
+    return trouble("batch", "sequence_length",
+                   fmt::format("the activations of {} x {} tokens are beyond what can be counted",
+                               plan.micro_batch, plan.sequence_length));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const std::vector<std::string> kRecomputeModules = {"attention_core", "norm", "activation", "mlp",
+                                                    "attention"};
+
+Mesh Plan::mesh() const {
+  Mesh mesh;
+  mesh.degree(Axis::kTensor) = static_cast<int>(tensor);
+  mesh.degree(Axis::kContext) = static_cast<int>(context);
+  mesh.degree(Axis::kExpert) = static_cast<int>(expert);
+  mesh.degree(Axis::kData) = static_cast<int>(shards());
+  mesh.degree(Axis::kReplica) = static_cast<int>(replicas());
+  mesh.degree(Axis::kPipeline) = static_cast<int>(pipeline);
+  if (!order.empty()) {
+    STEPCAST_CHECK(order.size() == mesh.order.size(), "an order names every axis");
+    std::copy(order.begin(), order.end(), mesh.order.begin());
+  }
+  return mesh;
+}
+
+std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
+  return (model.vocabulary + plan.tensor - 1) / plan.tensor * plan.tensor;
+}
+
+std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
+  for (const auto rule : {degree_trouble, pipeline_trouble, batch_trouble, sharding_trouble}) {
+    if (Trouble found = rule(plan)) return found;
+  }
+  return std::nullopt;
+}
+
+std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
+  for (const auto rule : {tensor_trouble, sequence_trouble, stages_trouble}) {
+    if (Trouble found = rule(plan, model)) return found;
+  }
+  return std::nullopt;
+}
+
+void check_plan(const Plan& plan, const Model& model) {
+  Trouble found = trouble_alone(plan);
+  if (!found) found = trouble_with(plan, model);
+  if (found) throw Error("plan: " + found->section + "." + found->key, found->what);
+}
+
+}  // namespace stepcast

@@ -1,0 +1,290 @@
+// The plan as a person writes it. What is left out is filled in here, once; everything after this
+// sees a whole Plan. Legality is judged by the rules in plan.cc and told at the key's place.
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "models/choices.h"
+#include "models/plan.h"
+#include "sim/base/error.h"
+
+namespace stepcast {
+
+namespace {
+
+constexpr Limits kDegree{1, kRanksMax};
+constexpr Limits kSequence{1, 1 << 24};
+constexpr Limits kMicroBatch{1, 1 << 20};
+constexpr Limits kGlobalBatch{1, INT32_MAX};
+constexpr Limits kLayerCount{0, 10'000};
+
+const std::vector<std::pair<std::string, PipelineSchedule>> kSchedules = {
+    {"gpipe", PipelineSchedule::kGpipe},
+    {"1f1b", PipelineSchedule::k1f1b},
+    {"interleaved", PipelineSchedule::kInterleaved}};
+const std::vector<std::pair<std::string, StageLayout>> kLayouts = {
+    {"even", StageLayout::kEven}, {"balanced", StageLayout::kBalanced}};
+const std::vector<std::pair<std::string, Recompute>> kRecomputes = {
+    {"none", Recompute::kNone}, {"full", Recompute::kFull}, {"selective", Recompute::kSelective}};
+const std::vector<std::pair<std::string, Dtype>> kDtypes = {
+    {"fp32", Dtype::kFp32}, {"bf16", Dtype::kBf16}, {"fp16", Dtype::kFp16}};
+const std::vector<std::pair<std::string, bool>> kCopies = {{"fp32", true}, {"none", false}};
+const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
+
+template <class Value>
+std::string word_of(Value value, const std::vector<std::pair<std::string, Value>>& words) {
+  for (const auto& [name, word] : words) {
+    if (word == value) return name;
+  }
+  STEPCAST_CHECK(false, "every value has a word");
+}
+
+// The strings of an array, each one of `words`.
+std::vector<std::string> word_list(const Object& object, std::string_view key,
+                                   const std::vector<std::string>& words) {
+  std::vector<std::string> list;
+  object.array_size(key);  // throws for what is no array
+  for (const Json& element : object.at(key)) {
+    const std::string word = element.is_string() ? element.get<std::string>() : "";
+    if (std::find(words.begin(), words.end(), word) == words.end()) {
+      object.fail(key, fmt::format("must list only {}{}", fmt::join(words, ", "),
+                                   did_you_mean(word, words)));
+    }
+    if (std::find(list.begin(), list.end(), word) != list.end()) {
+      object.fail(key, fmt::format("names \"{}\" twice", word));
+    }
+    list.push_back(word);
+  }
+  return list;
+}
+
+// Inner to outer. Axes that a person need not know stay where they make sense: replicas outside of
+// what they are replicas of, context and expert (of degree 1) anywhere.
+std::vector<Axis> read_order(const Object& object) {
+  object.touch("order");
+  const Mesh standard;
+  if (!object.has("order")) return {};
+  std::vector<std::string> names;
+  for (Axis axis : standard.order) names.emplace_back(axis_name(axis));
+  std::vector<std::string> order = word_list(object, "order", names);
+  const auto find = [&](std::string_view name) {
+    return std::find(order.begin(), order.end(), name);
+  };
+  for (const char* name : {"tensor", "data", "pipeline"}) {
+    if (find(name) == order.end()) {
+      object.fail("order",
+                  fmt::format("leaves out \"{}\"; tensor, data and pipeline must be there", name));
+    }
+  }
+  if (find("replica") == order.end()) order.insert(find("data") + 1, "replica");
+  if (find("context") == order.end()) order.insert(find("tensor") + 1, "context");
+  if (find("expert") == order.end()) order.insert(find("context") + 1, "expert");
+  std::vector<Axis> axes;
+  for (const std::string& name : order) {
+    const auto at = std::find(names.begin(), names.end(), name) - names.begin();
+    axes.push_back(standard.order[static_cast<std::size_t>(at)]);
+  }
+  if (std::equal(axes.begin(), axes.end(), standard.order.begin())) return {};
+  return axes;
+}
+
+void read_stages(const Object& object, Plan& plan) {
+  if (!object.has("stages") || !object.at("stages").is_array()) {
+    plan.layout = object.word("stages", plan.layout, kLayouts);
+    return;
+  }
+  plan.layout = StageLayout::kGiven;
+  for (const Json& count : object.at("stages")) {
+    const bool fits =
+        count.is_number_integer() && count >= kLayerCount.least && count <= kLayerCount.most;
+    if (!fits) {
+      object.fail("stages", fmt::format("must list layers a chunk, each from {} to {}",
+                                        kLayerCount.least, kLayerCount.most));
+    }
+    plan.stages.push_back(count.get<std::int64_t>());
+  }
+}
+
+// What the cluster leaves for data parallelism, and whether all fits together.
+void read_data_degree(const Object& object, std::int64_t devices, Plan& plan) {
+  const std::int64_t inner = plan.tensor * plan.context * plan.expert * plan.pipeline;
+  const std::string factors = fmt::format("tensor {} x pipeline {}", plan.tensor, plan.pipeline);
+  const bool divides = devices > 0 && devices % inner == 0;
+  plan.data = object.integer("data", divides ? devices / inner : 1, kDegree);
+  if (devices == 0) return;
+  if (!divides && !object.has("data")) {
+    const bool tensor = devices % plan.tensor != 0;
+    object.fail(
+        tensor ? "tensor" : "pipeline",
+        fmt::format("{} = {} ranks do not divide the {} devices of the cluster; {}", factors, inner,
+                    devices,
+                    tensor ? "tensor " + nearest_divisors(plan.tensor, devices) + " would"
+                           : "pipeline " + nearest_divisors(plan.pipeline, devices / plan.tensor) +
+                                 " would"));
+  }
+  if (plan.ranks() == devices) return;
+  object.fail("data", fmt::format("{} x data {} = {} ranks, but the cluster has {} devices; {}",
+                                  factors, plan.data, plan.ranks(), devices,
+                                  divides ? fmt::format("data {} would match", devices / inner)
+                                          : "no data degree would match"));
+}
+
+void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
+  plan.tensor = object.integer("tensor", 1, kDegree);
+  plan.sequence_parallel = object.boolean("sequence_parallel", plan.sequence_parallel);
+  plan.tensor_overlap = object.boolean("tensor_overlap", plan.tensor_overlap);
+  for (const auto& [key, degree] :
+       {std::pair{"context", &plan.context}, {"expert", &plan.expert}}) {
+    *degree = object.integer(key, 1, kDegree);
+    if (*degree == 1) continue;
+    object.fail(key, fmt::format("{} parallelism is not covered yet; {} must be 1, is {}", key, key,
+                                 *degree));
+  }
+  plan.pipeline = object.integer("pipeline", 1, kDegree);
+  plan.virtual_stages = object.integer("virtual_stages", 1, {1, 10'000});
+  plan.schedule = object.word(
+      "schedule",
+      plan.virtual_stages > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1f1b,
+      kSchedules);
+  plan.pipeline_overlap = object.boolean("pipeline_overlap", plan.pipeline_overlap);
+  read_stages(object, plan);
+  plan.order = read_order(object);
+  read_data_degree(object, devices, plan);
+  object.done();
+}
+
+void read_batch(const Object& object, Plan& plan) {
+  plan.sequence_length = object.integer("sequence_length", kSequence);
+  plan.micro_batch = object.integer("micro", 1, kMicroBatch);
+  plan.global_batch = object.integer("global", plan.micro_batch * plan.data, kGlobalBatch);
+  object.done();
+}
+
+void read_sharding(const Object& object, Plan& plan) {
+  plan.zero = static_cast<int>(object.integer("zero", 0, {0, 3}));
+  plan.bucket = object.bytes("bucket", plan.bucket);
+  plan.overlap = object.boolean("overlap", plan.overlap);
+  plan.prefetch = object.integer("prefetch", plan.prefetch, kLayerCount);
+  plan.shard_group = object.integer("shard_group", 0, {0, kRanksMax});
+  plan.reshard_after_forward = object.boolean("reshard_after_forward", plan.reshard_after_forward);
+  object.done();
+}
+
+void read_recompute(const Object& what_if, Plan& plan) {
+  if (!what_if.has("recompute") || !what_if.at("recompute").is_object()) {
+    plan.recompute = what_if.word("recompute", plan.recompute, kRecomputes);
+    return;
+  }
+  const Object object = what_if.object("recompute");
+  for (const char* key : {"every", "modules"}) object.touch(key);
+  object.done();
+  if (object.has("every") == object.has("modules")) {
+    what_if.fail("recompute", "needs either \"every\" (layers a group) or \"modules\" (a list)");
+  }
+  if (object.has("every")) {
+    plan.recompute = Recompute::kFull;
+    plan.recompute_every = object.integer("every", {1, kLayerCount.most});
+    return;
+  }
+  plan.recompute = Recompute::kModules;
+  plan.recompute_modules = word_list(object, "modules", kRecomputeModules);
+  if (plan.recompute_modules.empty()) {
+    object.fail("modules",
+                fmt::format("names none; use \"recompute\": \"none\", or name some of {}",
+                            fmt::join(kRecomputeModules, ", ")));
+  }
+}
+
+void read_precision(const Object& object, Plan& plan) {
+  plan.compute = object.word("compute", plan.compute, kDtypes);
+  plan.gradients = object.word("gradients", plan.compute, kDtypes);
+  plan.moments = object.word("moments", plan.moments, kDtypes);
+  // fp32 weights are their own master, fp32 gradients need no fp32 copy.
+  plan.master = object.word("master", true, kCopies) && plan.compute != Dtype::kFp32;
+  plan.gradient_copy =
+      object.word("gradient_copy", false, kCopies) && plan.gradients != Dtype::kFp32;
+  object.done();
+}
+
+std::string exact_bytes(Bytes bytes) {
+  constexpr std::int64_t kMega = 1'000'000;
+  if (bytes.count % kMega == 0) return fmt::format("{} MB", bytes.count / kMega);
+  return fmt::format("{} B", bytes.count);
+}
+
+Json write_parallel(const Plan& plan) {
+  Json json;
+  json["tensor"] = plan.tensor;
+  json["sequence_parallel"] = plan.sequence_parallel;
+  json["tensor_overlap"] = plan.tensor_overlap;
+  json["context"] = plan.context;
+  json["expert"] = plan.expert;
+  json["pipeline"] = plan.pipeline;
+  json["virtual_stages"] = plan.virtual_stages;
+  json["data"] = plan.data;
+  json["schedule"] = word_of(plan.schedule, kSchedules);
+  if (plan.layout == StageLayout::kGiven) {
+    json["stages"] = plan.stages;
+  } else {
+    json["stages"] = word_of(plan.layout, kLayouts);
+  }
+  json["pipeline_overlap"] = plan.pipeline_overlap;
+  json["order"] = Json::array();
+  for (Axis axis : plan.mesh().order) json["order"].push_back(axis_name(axis));
+  return json;
+}
+
+Json write_recompute(const Plan& plan) {
+  if (plan.recompute == Recompute::kModules) return Json{{"modules", plan.recompute_modules}};
+  if (plan.recompute == Recompute::kFull && plan.recompute_every > 1) {
+    return Json{{"every", plan.recompute_every}};
+  }
+  return word_of(plan.recompute, kRecomputes);
+}
+
+}  // namespace
+
+Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) {
+  Plan plan;
+  read_parallel(what_if.object("parallel"), devices, plan);
+  read_batch(what_if.object("batch"), plan);
+  read_sharding(what_if.object("sharding"), plan);
+  read_recompute(what_if, plan);
+  read_precision(what_if.object("precision"), plan);
+  plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
+  plan.dropout = what_if.boolean("dropout", model.dropout);
+  plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
+
+  std::optional<PlanTrouble> trouble = trouble_alone(plan);
+  if (!trouble) trouble = trouble_with(plan, model);
+  if (trouble) what_if.object(trouble->section).fail(trouble->key, trouble->what);
+  return plan;
+}
+
+Json write_plan(const Plan& plan) {
+  Json json;
+  json["batch"] = {{"sequence_length", plan.sequence_length},
+                   {"micro", plan.micro_batch},
+                   {"global", plan.global_batch}};
+  json["parallel"] = write_parallel(plan);
+  json["sharding"] = {{"zero", plan.zero},
+                      {"bucket", exact_bytes(plan.bucket)},
+                      {"overlap", plan.overlap},
+                      {"prefetch", plan.prefetch},
+                      {"shard_group", plan.shard_group},
+                      {"reshard_after_forward", plan.reshard_after_forward}};
+  json["recompute"] = write_recompute(plan);
+  json["precision"] = {{"compute", word_of(plan.compute, kDtypes)},
+                       {"gradients", word_of(plan.gradients, kDtypes)},
+                       {"master", word_of(plan.master, kCopies)},
+                       {"moments", word_of(plan.moments, kDtypes)},
+                       {"gradient_copy", word_of(plan.gradient_copy, kCopies)}};
+  json["attention"] = word_of(plan.fused_attention, kAttentions);
+  json["dropout"] = plan.dropout;
+  json["clip_gradients"] = plan.clip_gradients;
+  return json;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,98 @@
+// Account: live bytes in the order of issue.
+//
+// What a body does to memory is the same in all of its calls: a change by category, and the prefix
+// of its instructions after which most is live. So each body is summed once, and a stage is a walk
+// over its calls that only adds: O(text of the bodies + calls). Tensors' scopes do not matter for
+// counting: an Alloc makes one instance, whichever it is.
+#include <array>
+#include <vector>
+
+#include "sim/base/error.h"
+#include "sim/engine/simulate.h"
+
+namespace stepcast {
+namespace {
+
+// Bytes by category and their sum.
+struct Live {
+  std::array<Bytes, kCategories> by_category = {};
+  Bytes sum;
+
+  void add(const Tensor& tensor, std::int64_t instances) {
+    const Bytes bytes = tensor.bytes() * instances;
+    by_category[static_cast<std::size_t>(tensor.category)] += bytes;
+    sum += bytes;
+  }
+  void add(const Live& other) {
+    for (std::size_t c = 0; c < by_category.size(); ++c) by_category[c] += other.by_category[c];
+    sum += other.sum;
+  }
+};
+
+struct BodyMemory {
+  Live change;              // of the whole body
+  Live highest;             // before `instruction` is done with, relative to the body's begin
+  std::int32_t instruction = -1;  // -1: never above where it began
+};
+
+BodyMemory sum_body(const Job& job, const Body& body) {
+  BodyMemory memory;
+  std::int32_t index = 0;
+  for (const Instruction& instruction : body.code) {
+    if (const auto* alloc = std::get_if<Alloc>(&instruction)) {
+      memory.change.add(job.tensors[static_cast<std::size_t>(alloc->tensor)], 1);
+      if (memory.change.sum > memory.highest.sum) {
+        memory.highest = memory.change;
+        memory.instruction = index;
+      }
+    } else if (const auto* free = std::get_if<Free>(&instruction)) {
+      memory.change.add(job.tensors[static_cast<std::size_t>(free->tensor)], -1);
+    }
+    ++index;
+  }
+  return memory;
+}
+
+StageMemory walk_stage(const Job& job, const Program& program,
+                       const std::vector<BodyMemory>& bodies) {
+  Live live;
+  for (const Resident& resident : program.residents) {
+    for (const TensorId id : job.resident_sets[static_cast<std::size_t>(resident.set)]) {
+      live.add(job.tensors[static_cast<std::size_t>(id)], 1);
+    }
+  }
+  StageMemory memory;
+  memory.resident = memory.peak = live.sum;
+  memory.at_peak = live.by_category;
+  std::int32_t index = 0;
+  for (const Call& call : program.schedule) {
+    const BodyMemory& body = bodies[static_cast<std::size_t>(call.body)];
+    if (body.instruction >= 0 && live.sum + body.highest.sum > memory.peak) {
+      Live high = live;
+      high.add(body.highest);
+      memory.peak = high.sum;
+      memory.at_peak = high.by_category;
+      memory.peak_call = index;
+      memory.peak_instruction = body.instruction;
+    }
+    live.add(body.change);
+    ++index;
+  }
+  STEPCAST_CHECK(live.sum == memory.resident, "what a step allocates it frees");
+  return memory;
+}
+
+}  // namespace
+
+Footprint account(const Job& job) {
+  std::vector<BodyMemory> bodies;
+  bodies.reserve(job.bodies.size());
+  for (const Body& body : job.bodies) bodies.push_back(sum_body(job, body));
+  Footprint footprint;
+  for (const Program& program : job.programs) {
+    footprint.stages.push_back(walk_stage(job, program, bodies));
+  }
+  return footprint;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,223 @@
+// One pass over the bodies. Distinct groups and channels are few (a handful a Job), so they are
+// found by linear search.
+#include "sim/engine/compile.h"
+
+#include "sim/base/error.h"
+
+namespace stepcast {
+namespace {
+
+Part part_of(Axis axis) {
+  switch (axis) {
+    case Axis::kTensor: return Part::kTensor;
+    case Axis::kContext: return Part::kContext;
+    case Axis::kExpert: return Part::kExpert;
+    case Axis::kData:
+    case Axis::kReplica: return Part::kData;
+    case Axis::kPipeline: return Part::kPipeline;
+  }
+  return Part::kOther;
+}
+
+// Of a wait for what is on the stream. A receive's wire time is added by the Receive itself.
+Part part_of(Stream stream) {
+  switch (stream) {
+    case Stream::kCompute: return Part::kOther;
+    case Stream::kTensor: return Part::kTensor;
+    case Stream::kContext: return Part::kContext;
+    case Stream::kExpert: return Part::kExpert;
+    case Stream::kData:
+    case Stream::kReplica: return Part::kData;
+    case Stream::kGlobal: return Part::kOther;
+    case Stream::kSendForward:
+    case Stream::kSendBackward: return Part::kPipeline;
+    case Stream::kReceiveForward:
+    case Stream::kReceiveBackward: return Part::kBubble;
+    case Stream::kHostCopy: return Part::kOther;
+  }
+  return Part::kOther;
+}
+
+Part part_of(Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+    case Phase::kBackward: return Part::kCompute;
+    case Phase::kRecompute: return Part::kRecompute;
+    case Phase::kOptimizer: return Part::kOptimizer;
+  }
+  return Part::kOther;
+}
+
+// The sender's stream whose messages a receive on this stream takes.
+Stream lane_of(Stream stream) {
+  if (stream == Stream::kReceiveForward) return Stream::kSendForward;
+  if (stream == Stream::kReceiveBackward) return Stream::kSendBackward;
+  return stream;
+}
+
+class Compiler {
+ public:
+  Compiler(const Job& job, const Prices& prices, const Mesh& mesh)
+      : job_(job), prices_(prices), mesh_(mesh), receive_causes_(job.transfers.size(), -1) {
+    STEPCAST_CHECK(prices.ops.size() == job.ops.size() && prices.basis.size() == job.ops.size() &&
+                       prices.transfers.size() == job.transfers.size(),
+                   "prices belong to the job");
+    code_.issue = prices.issue;
+    for (int s = 0; s < kStreams; ++s) code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
+    const auto registers = kFirstEventRegister + static_cast<std::size_t>(job.events);
+    code_.first_causes.assign(registers, 0);
+    code_.receiving.assign(registers, false);
+    code_.streams = {Stream::kCompute};
+    code_.stream_registers = {static_cast<std::int32_t>(kComputeRegister)};
+    registers_.fill(-1);
+    registers_[static_cast<std::size_t>(Stream::kCompute)] = kComputeRegister;
+  }
+
+  Code run() {
+    std::size_t total = 0;
+    for (const Body& body : job_.bodies) total += body.code.size() + 1;
+    code_.micros.reserve(total);
+    for (const Body& body : job_.bodies) {
+      const std::size_t entry = code_.micros.size();
+      code_.entries.push_back(static_cast<std::int32_t>(entry));
+      instruction_ = 0;
+      for (const Instruction& instruction : body.code) {
+        match(instruction, [&](const auto& i) { add(i); });
+        ++instruction_;
+      }
+      code_.timed.push_back(static_cast<std::int64_t>(code_.micros.size() - entry));
+      code_.micros.push_back({});
+    }
+    return std::move(code_);
+  }
+
+ private:
+  std::uint16_t stream_register(Stream stream) {
+    std::int32_t& known = registers_[static_cast<std::size_t>(stream)];
+    if (known < 0) {
+      known = static_cast<std::int32_t>(code_.registers());
+      code_.streams.push_back(stream);
+      code_.stream_registers.push_back(known);
+      code_.first_causes.push_back(static_cast<std::int32_t>(stream));
+      code_.receiving.push_back(false);
+    }
+    return static_cast<std::uint16_t>(known);
+  }
+
+  static std::int32_t event_register(EventId event) {
+    return static_cast<std::int32_t>(kFirstEventRegister) + event;
+  }
+
+  const Transfer& transfer(TransferId id) const {
+    return job_.transfers[static_cast<std::size_t>(id)];
+  }
+  Duration duration(TransferId id) const {
+    return prices_.transfers[static_cast<std::size_t>(id)];
+  }
+
+  Micro& emit(MicroKind kind, Stream stream) {
+    Micro& micro = code_.micros.emplace_back();
+    micro.kind = kind;
+    micro.stream = stream_register(stream);
+    micro.instruction = instruction_;
+    return micro;
+  }
+
+  std::int32_t meeting(const Transfer& transfer) {
+    const int members = transfer.ends_only ? (mesh_.stages() > 1 ? 2 : 1)
+                                           : mesh_.group_size(transfer.axes);
+    if (members == 1) return -1;
+    for (std::size_t i = 0; i < code_.meetings.size(); ++i) {
+      const MeetingKind& known = code_.meetings[i];
+      if (known.axes == transfer.axes && known.ends_only == transfer.ends_only) {
+        return static_cast<std::int32_t>(i);
+      }
+    }
+    code_.meetings.push_back({transfer.axes, transfer.ends_only, members});
+    return static_cast<std::int32_t>(code_.meetings.size() - 1);
+  }
+
+  std::int32_t channel(int step, Stream lane) {
+    const int stages = mesh_.stages();
+    step = (step % stages + stages) % stages;
+    for (std::size_t i = 0; i < code_.channels.size(); ++i) {
+      const ChannelKind& known = code_.channels[i];
+      if (known.step == step && known.lane == lane) return static_cast<std::int32_t>(i);
+    }
+    code_.channels.push_back({step, lane});
+    return static_cast<std::int32_t>(code_.channels.size() - 1);
+  }
+
+  std::int32_t receive_cause(TransferId id) {
+    std::int32_t& known = receive_causes_[static_cast<std::size_t>(id)];
+    if (known < 0) {
+      known = static_cast<std::int32_t>(code_.causes.size());
+      code_.causes.push_back({Part::kBubble, duration(id)});
+    }
+    return known;
+  }
+
+  void add(const Compute& compute) {
+    Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
+    micro.part = part_of(compute.phase);
+    micro.detail = static_cast<std::int32_t>(prices_.basis[static_cast<std::size_t>(compute.op)]);
+    micro.duration = prices_.ops[static_cast<std::size_t>(compute.op)];
+  }
+
+  void add(const Collective& collective) {
+    const Transfer& what = transfer(collective.transfer);
+    const std::int32_t with = meeting(what);
+    Micro& micro = emit(with < 0 ? MicroKind::kLocal : MicroKind::kMeet, collective.stream);
+    micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(what.axes));
+    micro.other = with;
+    micro.duration = duration(collective.transfer);
+  }
+
+  void add(const Send& send) {
+    const std::int32_t through = channel(send.step, lane_of(send.stream));
+    Micro& micro = emit(MicroKind::kSend, send.stream);
+    micro.part = Part::kPipeline;
+    micro.other = through;
+    micro.duration = duration(send.transfer);
+  }
+
+  // The channel is named from its sender's side, `step` back from here.
+  void add(const Receive& receive) {
+    const std::int32_t through = channel(-receive.step, lane_of(receive.stream));
+    const std::int32_t cause = receive_cause(receive.transfer);
+    Micro& micro = emit(MicroKind::kReceive, receive.stream);
+    micro.part = Part::kPipeline;
+    micro.other = through;
+    micro.detail = cause;
+    micro.duration = duration(receive.transfer);
+    code_.receiving[micro.stream] = true;
+  }
+
+  void add(const Record& record) {
+    emit(MicroKind::kRecord, record.stream).other = event_register(record.event);
+  }
+  void add(const Wait& wait) {
+    emit(MicroKind::kWait, wait.stream).other = event_register(wait.event);
+  }
+  void add(const Alloc&) {}
+  void add(const Free&) {}
+  void add(const Mark&) {}
+
+  const Job& job_;
+  const Prices& prices_;
+  const Mesh& mesh_;
+  Code code_;
+  std::array<std::int32_t, kStreams> registers_;
+  std::vector<std::int32_t> receive_causes_;  // by TransferId; -1: none yet
+  std::int32_t instruction_ = 0;
+};
+
+}  // namespace
+
+Code compile(const Job& job, const Prices& prices, const Mesh& mesh, bool memoise) {
+  Code code = Compiler(job, prices, mesh).run();
+  if (memoise) mark_segments(code);
+  return code;
+}
+
+}  // namespace stepcast

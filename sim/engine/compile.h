@@ -1,0 +1,115 @@
+// Compile: a Job and its prices as flat arrays that the event loop walks.
+//
+// Every body becomes a run of micro-instructions: what takes no time is dropped, durations,
+// registers, channels and groups are looked up once. A rank's state is a file of registers:
+//   0 host, 1 the compute stream, then Job::events events, then the other streams in use
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/base/units.h"
+#include "sim/engine/simulate.h"
+#include "sim/program/mesh.h"
+#include "sim/program/program.h"
+#include "sim/result/result.h"
+
+namespace stepcast {
+
+inline constexpr std::size_t kHostRegister = 0;
+inline constexpr std::size_t kComputeRegister = 1;
+inline constexpr std::size_t kFirstEventRegister = 2;
+
+enum class MicroKind : std::uint8_t {
+  kCompute,     // detail: Basis
+  kLocal,       // a collective of one member: work on its stream
+  kMeet,        // a collective with others; other: index of Code::meetings
+  kSend,        // other: index of Code::channels
+  kReceive,     // other: index of Code::channels, detail: index of Code::causes
+  kRecord,      // other: the event's register
+  kWait,        // other: the event's register
+  kSegment,     // other: index of Code::segments; what follows may be remembered
+  kSegmentEnd,  // other: the same
+  kEnd,         // of the body
+};
+
+struct Micro {
+  MicroKind kind = MicroKind::kEnd;
+  Part part = Part::kOther;        // what the work counts as if it is on the compute stream
+  std::uint16_t stream = 0;        // register
+  std::int32_t other = 0;
+  std::int32_t detail = 0;
+  std::int32_t instruction = 0;    // index into the body's code
+  Duration duration;
+};
+static_assert(sizeof(Micro) == 24);
+
+// Why an event comes late: up to `wire` of the wait is kPipeline, the rest `part`.
+struct Cause {
+  Part part = Part::kOther;
+  Duration wire;
+};
+
+// Groups of ranks that meet: those of one set of axes, or the first and last stages.
+struct MeetingKind {
+  AxisSet axes;
+  bool ends_only = false;
+  std::int32_t members = 1;
+};
+
+// Messages to the rank `step` (0 .. stages - 1) further, in the order in which they were sent.
+struct ChannelKind {
+  std::int32_t step = 0;
+  Stream lane = Stream::kSendForward;  // the sender's stream
+};
+
+// A stretch of micro-instructions that meets no other rank, so that what it does is a function of
+// the registers alone (segment.cc, memo.h).
+struct Segment {
+  struct Key {
+    std::int32_t reg = 0;
+    bool clamped = false;     // only how far it lies after the base matters
+    bool with_cause = false;  // an event that compute waits for
+  };
+  struct Bound {
+    std::int32_t reg = 0;
+    Duration slack;           // the host cannot bind if host <= register + slack
+  };
+  struct Out {
+    std::int32_t reg = 0;
+    std::int32_t cause = -1;  // of an event; -1: unchanged
+  };
+  std::int32_t end = 0;       // index of its kSegmentEnd
+  Duration issue;             // of all its instructions
+  std::vector<Key> keys;
+  std::vector<Bound> bounds;
+  std::vector<Out> outs;
+  std::array<Duration, kBases> basis = {};
+};
+
+struct Code {
+  std::vector<Micro> micros;
+  std::vector<std::int32_t> entries;        // of each body, in micros
+  std::vector<std::int64_t> timed;          // instructions of each body that take part in time
+  std::vector<Cause> causes;                // by Stream first, then of the distinct receives
+  std::vector<MeetingKind> meetings;
+  std::vector<ChannelKind> channels;
+  std::vector<Segment> segments;
+  std::vector<Stream> streams;              // in use, compute first
+  std::vector<std::int32_t> stream_registers;  // of each of `streams`
+  std::vector<bool> receiving;              // by register: a stream with a Receive
+  std::vector<std::int32_t> first_causes;   // by register
+  Duration issue;
+
+  std::size_t registers() const { return first_causes.size(); }
+};
+
+// `mesh` is that of the simulated ranks: Job::mesh, or its pipeline axis alone. `memoise` marks the
+// segments. Cost: linear in the text of the bodies.
+Code compile(const Job& job, const Prices& prices, const Mesh& mesh, bool memoise);
+
+// Puts kSegment and kSegmentEnd around every stretch that is worth remembering.
+void mark_segments(Code& code);
+
+}  // namespace stepcast

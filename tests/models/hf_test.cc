@@ -1,0 +1,229 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "models/model.h"
+#include "sim/base/error.h"
+
+namespace stepcast {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Model read(const std::string& text) {
+  const Document document = parse_json(text, "config.json");
+  return read_model(Object(document), "given");
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    read(text);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// {"model_type": TYPE, the sizes of a small model, MORE}
+std::string small(const std::string& type, const std::string& more = "") {
+  return R"({"model_type": ")" + type + R"(", "num_hidden_layers": 4, "hidden_size": 256,
+             "num_attention_heads": 8, "intermediate_size": 640)" +
+         (more.empty() ? "" : ", " + more) + "}";
+}
+
+// ------------------------------------------------------------- published checkpoints, exactly
+
+TEST(HuggingFace, ReadsGpt2ByItsOldNames) {
+  const Model m = read(R"({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
+                           "n_positions": 1024, "n_inner": null, "vocab_size": 50257,
+                           "activation_function": "gelu_new", "attn_pdrop": 0.1,
+                           "resid_pdrop": 0.1, "summary_type": "cls_index"})");
+  EXPECT_EQ(parameters(m), 124'439'808);
+  EXPECT_EQ(m.name, "given");
+  EXPECT_EQ(m.ffn, 4 * 768);
+  EXPECT_EQ(m.activation, Activation::kGelu);
+  EXPECT_EQ(m.norm, NormKind::kLayer);
+  EXPECT_TRUE(m.tied_embeddings && m.learned_positions && m.dropout);
+  EXPECT_TRUE(m.qkv_bias && m.attention_output_bias && m.mlp_bias);
+  EXPECT_FALSE(m.rotary);
+}
+
+// meta-llama/Llama-3.1-405B with only the keys that differ from the class.
+TEST(HuggingFace, ReadsLlamaWithDefaultsLeftOut) {
+  const Model m = read(R"({"model_type": "llama", "num_hidden_layers": 126, "hidden_size": 16384,
+                           "num_attention_heads": 128, "num_key_value_heads": 8,
+                           "intermediate_size": 53248, "max_position_embeddings": 131072,
+                           "vocab_size": 128256})");
+  EXPECT_EQ(parameters(m), 405'853'388'800);
+  EXPECT_FALSE(m.tied_embeddings || m.qkv_bias || m.mlp_bias || m.dropout || m.qk_norm);
+  EXPECT_EQ(m.activation, Activation::kSwiglu);
+  EXPECT_EQ(m.positions, 131072);
+}
+
+TEST(HuggingFace, ReadsMistral) {
+  const Model m = read(R"({"model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096,
+                           "num_attention_heads": 32, "intermediate_size": 14336,
+                           "sliding_window": 4096})");
+  EXPECT_EQ(m.kv_heads, 8);  // the class's
+  EXPECT_EQ(parameters(m), 7'241'732'096);
+}
+
+// Qwen2 has biases of q, k and v though no key need say so, and never one of the output.
+TEST(HuggingFace, ReadsQwen2WithItsUnspokenBiases) {
+  for (const char* said : {"", R"("attention_bias": true, )"}) {
+    const Model m = read(std::string("{") + said +
+                         R"("model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584,
+                         "num_attention_heads": 28, "num_key_value_heads": 4,
+                         "intermediate_size": 18944, "vocab_size": 152064})");
+    EXPECT_EQ(parameters(m), 7'615'616'512);
+    EXPECT_TRUE(m.qkv_bias);
+    EXPECT_FALSE(m.attention_output_bias);
+  }
+}
+
+// 40 heads of 128 over a width of 5,120 would be the same; 64 heads of 128 are not.
+TEST(HuggingFace, ReadsQwen3WithNormsOfQueriesAndKeysAndItsOwnHeadWidth) {
+  const Model m = read(R"({"model_type": "qwen3", "num_hidden_layers": 64, "hidden_size": 5120,
+                           "num_attention_heads": 64, "num_key_value_heads": 8,
+                           "intermediate_size": 25600})");
+  EXPECT_TRUE(m.qk_norm);
+  EXPECT_EQ(m.head_dim, 128);
+  EXPECT_EQ(parameters(m), 32'762'123'264);
+}
+
+TEST(HuggingFace, ReadsGemmaTiedAndWithGeglu) {
+  const Model m = read(R"({"model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072,
+                           "num_attention_heads": 16, "num_key_value_heads": 16,
+                           "intermediate_size": 24576, "hidden_act": "gelu",
+                           "hidden_activation": null})");
+  EXPECT_EQ(parameters(m), 8'537'680'896);
+  EXPECT_EQ(m.activation, Activation::kGeglu);
+  EXPECT_EQ(m.norm, NormKind::kRms);
+  EXPECT_TRUE(m.tied_embeddings);
+  EXPECT_FALSE(m.post_norms || m.qk_norm);
+}
+
+TEST(HuggingFace, ReadsGemma2WithoutItsVocabulary) {
+  const Model m = read(R"({"model_type": "gemma2", "num_hidden_layers": 42, "hidden_size": 3584,
+                           "num_attention_heads": 16, "num_key_value_heads": 8,
+                           "intermediate_size": 14336})");
+  EXPECT_EQ(parameters(m), 9'241'705'984);
+  EXPECT_TRUE(m.post_norms);
+  EXPECT_FALSE(m.qk_norm);
+}
+
+// google/gemma-3-4b-pt: a nested config drops every size that its class has anyway.
+TEST(HuggingFace, DescendsToTheTextModelAndFillsInItsClass) {
+  const Model m = read(R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text",
+                           "hidden_size": 2560, "intermediate_size": 10240,
+                           "num_hidden_layers": 34}, "vision_config": {"hidden_size": 1152}})");
+  EXPECT_EQ(m.heads, 8);
+  EXPECT_EQ(m.kv_heads, 4);
+  EXPECT_EQ(m.head_dim, 256);
+  EXPECT_TRUE(m.qk_norm && m.post_norms && m.tied_embeddings);
+  EXPECT_EQ(parameters(m), 3'880'263'168);
+}
+
+TEST(HuggingFace, TakesTheOuterTypeAndTyingWhereTheTextModelHasNone) {
+  const Model m = read(R"({"model_type": "gemma3", "tie_word_embeddings": false,
+                           "text_config": {"hidden_size": 2560}})");
+  EXPECT_TRUE(m.qk_norm);
+  EXPECT_FALSE(m.tied_embeddings);
+}
+
+// ------------------------------------------------------------------------------ aliases, defaults
+
+TEST(HuggingFace, ReadsKeyValueHeadsAsHeadsWhereNoneAreGiven) {
+  EXPECT_EQ(read(small("llama")).kv_heads, 8);
+  EXPECT_EQ(read(small("llama", R"("num_key_value_heads": null)")).kv_heads, 8);
+  EXPECT_EQ(read(small("llama", R"("num_key_value_heads": 2)")).kv_heads, 2);
+  EXPECT_EQ(read(small("llama", R"("multi_query": true)")).kv_heads, 1);
+}
+
+TEST(HuggingFace, ReadsBiasesByTheKeysThatAskForThem) {
+  const Model both = read(small("llama", R"("attention_bias": true, "mlp_bias": true)"));
+  EXPECT_TRUE(both.qkv_bias && both.attention_output_bias && both.mlp_bias);
+  const Model some = read(small("llama", R"("qkv_bias": true)"));
+  EXPECT_TRUE(some.qkv_bias);
+  EXPECT_FALSE(some.attention_output_bias || some.mlp_bias);
+}
+
+TEST(HuggingFace, SwitchesDropoutByItsProbability) {
+  const std::string sizes = R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4)";
+  EXPECT_TRUE(read(sizes + "}").dropout);  // 0.1 in the class
+  EXPECT_FALSE(read(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.0})").dropout);
+  EXPECT_TRUE(read(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.1})").dropout);
+  EXPECT_FALSE(read(small("llama", R"("attention_dropout": 0.0)")).dropout);
+  EXPECT_TRUE(read(small("llama", R"("attention_dropout": 0.1)")).dropout);
+}
+
+TEST(HuggingFace, FollowsTheGatesActivation) {
+  EXPECT_EQ(read(small("llama", R"("hidden_act": "gelu")")).activation, Activation::kGeglu);
+  EXPECT_EQ(read(small("gemma", R"("hidden_activation": "gelu_pytorch_tanh")")).activation,
+            Activation::kGeglu);
+  EXPECT_THAT(error_of(small("llama", R"("hidden_act": "relu2")")),
+              AllOf(HasSubstr("hidden_act"), HasSubstr("relu2"), HasSubstr("silu")));
+  EXPECT_THAT(error_of(small("gpt2", R"("activation_function": "relu")")), HasSubstr("gelu"));
+}
+
+TEST(HuggingFace, ReadsATiedLlama) {
+  const Model tied = read(small("llama", R"("tie_word_embeddings": true)"));
+  const Model untied = read(small("llama"));
+  EXPECT_EQ(parameters(untied) - parameters(tied), 32000 * 256);
+}
+
+TEST(HuggingFace, ReadsBackEqualInThePresetForm) {
+  for (const char* type :
+       {"gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}) {
+    const Model model = read(small(type));
+    const Document document = parse_json(write_model(model).dump(), "written");
+    EXPECT_EQ(read_model(Object(document), "other"), model) << type;
+  }
+}
+
+// ------------------------------------------------------------------------------------ refusals
+
+TEST(HuggingFace, RefusesAnUnknownTypeAndListsTheOthers) {
+  EXPECT_THAT(error_of(small("falcon")),
+              AllOf(HasSubstr("config.json:1: model_type"), HasSubstr("\"falcon\""),
+                    HasSubstr("gemma3_text"), HasSubstr("llama"), HasSubstr("qwen3")));
+  EXPECT_THAT(error_of(small("lama")), HasSubstr("did you mean \"llama\""));
+}
+
+TEST(HuggingFace, RefusesMixturesOfExpertsByAnyOfTheirKeys) {
+  for (const char* key :
+       {"num_local_experts", "n_routed_experts", "num_experts", "num_routed_experts"}) {
+    EXPECT_THAT(error_of(small("mixtral", "\"" + std::string(key) + "\": 8")),
+                AllOf(HasSubstr(key), HasSubstr("mixture-of-experts"), HasSubstr("not covered")));
+  }
+  EXPECT_EQ(read(small("llama", R"("num_local_experts": null, "num_experts": 0)")).layers, 4);
+  EXPECT_THAT(error_of(R"({"model_type": "gemma3", "text_config": {"num_experts": 4}})"),
+              HasSubstr("text_config.num_experts"));
+}
+
+TEST(HuggingFace, RefusesLatentAttention) {
+  EXPECT_THAT(error_of(small("deepseek_v3", R"("kv_lora_rank": 512)")),
+              AllOf(HasSubstr("latent attention"), HasSubstr("not covered yet")));
+}
+
+TEST(HuggingFace, RefusesAMissingSizeAtTheTopLevel) {
+  EXPECT_THAT(error_of(R"({"model_type": "llama", "hidden_size": 256,
+                           "num_attention_heads": 8, "intermediate_size": 640})"),
+              HasSubstr("\"num_hidden_layers\" is missing"));
+  EXPECT_THAT(error_of(R"({"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4,
+                           "num_attention_heads": 8})"),
+              HasSubstr("\"intermediate_size\" is missing"));
+}
+
+TEST(HuggingFace, RefusesSizesThatDoNotFitEachOther) {
+  EXPECT_THAT(error_of(small("llama", R"("num_key_value_heads": 3)")),
+              AllOf(HasSubstr("num_key_value_heads"), HasSubstr("8 heads"), HasSubstr("3")));
+  EXPECT_THAT(error_of(R"({"model_type": "llama", "hidden_size": 100, "num_hidden_layers": 4,
+                           "num_attention_heads": 8, "intermediate_size": 640})"),
+              AllOf(HasSubstr("hidden_size 100"), HasSubstr("num_attention_heads 8")));
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,242 @@
+#include "models/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "sim/base/error.h"
+
+namespace stepcast {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Model read(const std::string& text) {
+  const Document document = parse_json(text, "model.json");
+  return read_model(Object(document), "given");
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    read(text);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+fs::path presets() { return fs::path(STEPCAST_SOURCE_DIR) / "configs" / "models"; }
+
+Model preset(const std::string& name) {
+  const fs::path path = presets() / (name + ".json");
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  const Document document = parse_json(text.str(), path.string());
+  return read_model(Object(document), name);
+}
+
+std::set<std::string> preset_names() {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(presets())) {
+    names.insert(entry.path().stem().string());
+  }
+  return names;
+}
+
+// ----------------------------------------------------------------------------------- parameters
+
+// Counts of the published checkpoints (huggingface.co, "num_parameters" of each model).
+TEST(Parameters, OfGpt2AreExact) {
+  EXPECT_EQ(parameters(preset("gpt2")), 124'439'808);
+  EXPECT_EQ(parameters(preset("gpt2-medium")), 354'823'168);
+  EXPECT_EQ(parameters(preset("gpt2-large")), 774'030'080);
+  EXPECT_EQ(parameters(preset("gpt2-xl")), 1'557'611'200);
+}
+
+TEST(Parameters, OfLlamaAreExact) {
+  EXPECT_EQ(parameters(preset("llama2-7b")), 6'738'415'616);
+  EXPECT_EQ(parameters(preset("llama2-13b")), 13'015'864'320);
+  EXPECT_EQ(parameters(preset("llama2-70b")), 68'976'648'192);
+  EXPECT_EQ(parameters(preset("llama3.1-8b")), 8'030'261'248);
+  EXPECT_EQ(parameters(preset("llama3.1-70b")), 70'553'706'496);
+  EXPECT_EQ(parameters(preset("llama3.1-405b")), 405'853'388'800);
+  EXPECT_EQ(parameters(preset("llama3.2-1b")), 1'235'814'400);
+  EXPECT_EQ(parameters(preset("llama3.2-3b")), 3'212'749'824);
+}
+
+TEST(Parameters, OfMistralAreExact) { EXPECT_EQ(parameters(preset("mistral-7b")), 7'241'732'096); }
+
+// Qwen2.5 has biases of q, k and v only, Qwen3 none but norms of q and k; small ones are tied.
+TEST(Parameters, OfQwenAreExact) {
+  EXPECT_EQ(parameters(preset("qwen2.5-0.5b")), 494'032'768);
+  EXPECT_EQ(parameters(preset("qwen2.5-7b")), 7'615'616'512);
+  EXPECT_EQ(parameters(preset("qwen2.5-72b")), 72'706'203'648);
+  EXPECT_EQ(parameters(preset("qwen3-0.6b")), 596'049'920);
+  EXPECT_EQ(parameters(preset("qwen3-8b")), 8'190'735'360);
+  EXPECT_EQ(parameters(preset("qwen3-32b")), 32'762'123'264);
+}
+
+// Text models only.
+TEST(Parameters, OfGemmaAreExact) {
+  EXPECT_EQ(parameters(preset("gemma-2b")), 2'506'172'416);
+  EXPECT_EQ(parameters(preset("gemma-7b")), 8'537'680'896);
+  EXPECT_EQ(parameters(preset("gemma2-9b")), 9'241'705'984);
+  EXPECT_EQ(parameters(preset("gemma3-1b")), 999'885'952);
+  EXPECT_EQ(parameters(preset("gemma3-27b")), 27'009'346'304);
+}
+
+// Narayanan et al. 2021, equation 2: P = 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)); it leaves
+// out the final norm (2 h), and nothing else.
+TEST(Parameters, OfTheMegatronFamilyFollowTheirFormula) {
+  for (const char* name : {"megatron-1.7b", "megatron-22b", "gpt3-175b", "megatron-1t"}) {
+    const Model m = preset(name);
+    const std::int64_t formula = 12 * m.layers * m.hidden * m.hidden + 13 * m.layers * m.hidden +
+                                 (m.vocabulary + m.positions) * m.hidden;
+    EXPECT_EQ(parameters(m), formula + 2 * m.hidden) << name;
+  }
+}
+
+TEST(Presets, AgreeWithTheSizeInTheirName) {
+  // Where the name is not the number of parameters:
+  const std::map<std::string, std::string> exceptions = {
+      {"qwen2.5-7b", "7.6 billion by the model card, 6.5 without embeddings"},
+      {"gemma-2b", "2.5 billion; the name leaves the embeddings out"},
+      {"gemma-7b", "8.5 billion; the name leaves the embeddings out"},
+      {"gemma2-2b", "2.6 billion; the name leaves the embeddings out"},
+      {"llama3.2-1b", "1.24 billion by the model card"},
+      {"gpt2", "no size"},
+      {"gpt2-medium", "no size"},
+      {"gpt2-large", "no size"},
+      {"gpt2-xl", "no size"}};
+  ASSERT_GT(preset_names().size(), 40u);
+  for (const std::string& name : preset_names()) {
+    const std::string tail = name.substr(name.rfind('-') + 1);
+    const std::map<char, double> scales = {{'m', 1e6}, {'b', 1e9}, {'t', 1e12}};
+    const auto scale = scales.find(tail.back());
+    const double stated =
+        scale == scales.end() ? 0 : std::strtod(tail.c_str(), nullptr) * scale->second;
+    const auto counted = static_cast<double>(parameters(preset(name)));
+    const bool agrees = stated > 0 && std::abs(counted / stated - 1) <= 0.08;
+    EXPECT_NE(agrees, exceptions.contains(name)) << name << " has " << counted << " parameters";
+  }
+}
+
+TEST(Presets, AreCalledAsTheirFileAndNameASource) {
+  for (const std::string& name : preset_names()) {
+    EXPECT_EQ(preset(name).name, name);
+    std::ifstream in(presets() / (name + ".json"));
+    std::stringstream text;
+    text << in.rdbuf();
+    const Document document = parse_json(text.str(), name);
+    EXPECT_GT(Object(document).string("source").size(), 20u) << name;
+  }
+}
+
+TEST(Presets, ReadBackEqualAfterWriting) {
+  for (const std::string& name : preset_names()) {
+    const Model model = preset(name);
+    const Document document = parse_json(write_model(model).dump(), "written");
+    EXPECT_EQ(read_model(Object(document), "other"), model) << name;
+  }
+}
+
+// ---------------------------------------------------------------------------------------- FLOPs
+
+// One layer, h = 2, one head of 2, f = 8, V = 3, s = 5, no gate. A token forward: q and o
+// 2 * 2 h q = 16, k and v 4 h kv = 16, MLP 4 h f = 64, attention 4 s q = 40, head 2 h V = 12.
+TEST(ModelFlops, CountTwoAMultiplyAddAndBackwardTwice) {
+  const Model m = read(R"({"style": "gpt", "layers": 1, "hidden": 2, "heads": 1, "vocabulary": 3,
+                           "positions": 5})");
+  EXPECT_EQ(model_flops_per_token(m, 5, false).value, 3 * (16 + 16 + 64 + 40 + 12));
+  EXPECT_EQ(model_flops_per_token(m, 5, true).value, 3 * (16 + 16 + 64 + 20 + 12));
+}
+
+// Narayanan et al. 2021, equation 3, for an iteration with recomputation: F = 96 B s L h^2
+// (1 + s / (6 h) + V / (16 L h)). Three quarters of its layers' part are the model's: 72 a token.
+TEST(ModelFlops, OfGpt3FollowTheMegatronFormula) {
+  const Model m = preset("gpt3-175b");
+  const double h = 12288, layers = 96, s = 2048, v = 51200;
+  const double formula = 72 * layers * h * h * (1 + s / (6 * h) + v / (12 * layers * h));
+  EXPECT_NEAR(model_flops_per_token(m, 2048, false).value / formula, 1.0, 1e-12);
+}
+
+// ---------------------------------------------------------------------------------- preset form
+
+TEST(Preset, OfStyleGptHasBiasesTiedEmbeddingsAndFourTimesTheWidth) {
+  const Model m = read(R"({"style": "gpt", "layers": 2, "hidden": 64, "heads": 4,
+                           "vocabulary": 100, "positions": 32})");
+  EXPECT_EQ(m.name, "given");
+  EXPECT_EQ(m.ffn, 256);
+  EXPECT_EQ(m.kv_heads, 4);
+  EXPECT_EQ(m.head_dim, 16);
+  EXPECT_EQ(m.norm, NormKind::kLayer);
+  EXPECT_EQ(m.activation, Activation::kGelu);
+  EXPECT_TRUE(m.learned_positions && m.qkv_bias && m.attention_output_bias && m.mlp_bias);
+  EXPECT_TRUE(m.tied_embeddings && m.dropout);
+  EXPECT_FALSE(m.rotary);
+}
+
+TEST(Preset, OverridesItsStyle) {
+  const Model m = read(R"({"style": "gpt", "layers": 2, "hidden": 64, "heads": 4,
+                           "vocabulary": 100, "positions": 32, "norm": "rms", "dropout": false,
+                           "learned_positions": false, "rotary": true, "head_dim": 32,
+                           "ffn": 96, "kv_heads": 2})");
+  EXPECT_EQ(m.norm, NormKind::kRms);
+  EXPECT_FALSE(m.dropout || m.learned_positions);
+  EXPECT_TRUE(m.rotary && m.tied_embeddings);
+  EXPECT_EQ(m.query_width(), 128);
+  EXPECT_EQ(m.kv_width(), 64);
+  EXPECT_EQ(m.ffn, 96);
+}
+
+TEST(Preset, NeedsAnFfnWhereTheMlpIsGated) {
+  EXPECT_THAT(error_of(R"({"layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
+                           "positions": 32})"),
+              HasSubstr("\"ffn\" is missing"));
+}
+
+TEST(Preset, RefusesAnUnknownKeyWithTheNearest) {
+  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 2, "hiden": 3, "hidden": 64, "heads": 4,
+                           "vocabulary": 100, "positions": 32})"),
+              AllOf(HasSubstr("hiden"), HasSubstr("did you mean \"hidden\"")));
+}
+
+TEST(Preset, RefusesSizesThatDoNotFitEachOther) {
+  const std::string rest = R"("style": "gpt", "layers": 2, "vocabulary": 100, "positions": 32})";
+  EXPECT_THAT(error_of(R"({"hidden": 65, "heads": 4, )" + rest),
+              AllOf(HasSubstr("model.json:1: heads"), HasSubstr("65"), HasSubstr("head_dim")));
+  EXPECT_THAT(error_of(R"({"hidden": 64, "heads": 4, "kv_heads": 3, )" + rest),
+              HasSubstr("4 heads are not a multiple of 3 key-value heads"));
+  EXPECT_THAT(error_of(R"({"hidden": 64, "heads": 0, )" + rest), HasSubstr("from 1"));
+}
+
+TEST(Preset, RefusesWhatWouldOverflow) {
+  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 10001, "hidden": 64, "heads": 4,
+                           "vocabulary": 100, "positions": 32})"),
+              HasSubstr("from 1 to 10000"));
+  // 10,000 layers of 4 * 2^40 + 2 * 2^44: each size is within its limit, the whole is not.
+  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 10000, "hidden": 1048576, "heads": 4,
+                           "ffn": 16777216, "vocabulary": 100, "positions": 32})"),
+              HasSubstr("too many"));
+  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 1, "hidden": 64, "heads": 65536,
+                           "head_dim": 65536, "vocabulary": 100, "positions": 32})"),
+              HasSubstr("columns of queries"));
+}
+
+TEST(Preset, TellsAHuggingFaceFileWithoutItsTypeFromAPreset) {
+  EXPECT_THAT(error_of(R"({"hidden_size": 64, "num_hidden_layers": 2})"),
+              AllOf(HasSubstr("\"model_type\" is missing"), HasSubstr("llama")));
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,111 @@
+// Peaks and bytes by hand.
+#include <gtest/gtest.h>
+
+#include "sim/engine/simulate.h"
+
+namespace stepcast {
+namespace {
+
+Tensor tensor(std::int64_t bytes, Category category, Scope scope = Scope::kMicroBatch) {
+  return {{}, {bytes}, Dtype::kUint8, category, scope};
+}
+
+// Weights of 100 and 20 on each of two chunks. A forward keeps 10 and needs 5 more for a while; a
+// backward needs 8 of buffers before it frees the 10.
+//   at rest 220; forward: 230, 235, 230; backward: 238, 228, 220
+struct Example {
+  Job job;
+
+  Example() {
+    job.tensors = {tensor(100, Category::kWeights, Scope::kChunk),
+                   tensor(20, Category::kOptimizer, Scope::kRank),
+                   tensor(10, Category::kActivations), tensor(5, Category::kActivations),
+                   tensor(8, Category::kBuffers)};
+    job.resident_sets = {{0}, {1}};
+    job.bodies = {{"forward", Phase::kForward, {Alloc{2}, Mark{}, Alloc{3}, Free{3}}, {}},
+                  {"backward", Phase::kBackward, {Alloc{4}, Free{2}, Free{4}}, {}},
+                  {"optimizer", Phase::kOptimizer, {Mark{}}, {}}};
+    job.programs = {{{{0, 0}, {0, 1}, {1, 0}}, {}}};
+  }
+  StageMemory run(std::vector<Call> schedule) {
+    job.programs[0].schedule = std::move(schedule);
+    return account(job).stages[0];
+  }
+};
+
+TEST(Account, FindsThePeakInsideACall) {
+  // Two forwards ahead: 230, then 240 and 245 within the second, then 248 in the first backward.
+  const StageMemory memory = Example().run({{0, 0, 0}, {0, 0, 1}, {1, 0, 0}, {1, 0, 1}, {2, 0, 0}});
+  EXPECT_EQ(memory.resident, Bytes(220));
+  EXPECT_EQ(memory.peak, Bytes(248));
+  EXPECT_EQ(memory.peak_call, 2);
+  EXPECT_EQ(memory.peak_instruction, 0);
+  const std::array<Bytes, kCategories> at_peak = {Bytes(200), Bytes(0),  Bytes(0),
+                                                  Bytes(20),  Bytes(20), Bytes(8)};
+  EXPECT_EQ(memory.at_peak, at_peak);
+}
+
+TEST(Account, TakesTheEarliestOfEqualPeaks) {
+  const StageMemory memory = Example().run({{0, 0, 0}, {1, 0, 0}, {0, 0, 1}, {1, 0, 1}});
+  EXPECT_EQ(memory.peak, Bytes(238));
+  EXPECT_EQ(memory.peak_call, 1);
+}
+
+TEST(Account, PeaksAtRestWhereNothingIsAllocated) {
+  const StageMemory memory = Example().run({{2, 0, 0}});
+  EXPECT_EQ(memory.peak, memory.resident);
+  EXPECT_EQ(memory.peak_instruction, -1);
+}
+
+TEST(AccountDeathTest, AbortsWhereAStepKeepsWhatItAllocates) {
+  EXPECT_DEATH(Example().run({{0, 0, 0}}), "allocates it frees");
+}
+
+// Tensor 4, data 2, pipeline 2. One forward sends 1000 bytes on and all-reduces 400 over tensor:
+// 2 * 3/4 * 400 = 600. The optimizer reduce-scatters 100 over data (1/2: 50), data+replica (the same
+// two ranks: 50 on data's account), and 8 bytes over tensor+pipeline (8 ranks: 2 * 7/8 * 8 = 14).
+TEST(CountTraffic, MultipliesABodysBytesByItsCalls) {
+  Job job;
+  job.mesh.degree(Axis::kTensor) = 4;
+  job.mesh.degree(Axis::kData) = 2;
+  job.mesh.degree(Axis::kPipeline) = 2;
+  job.transfers = {
+      {TransferKind::kSendReceive, Axis::kPipeline, false, Bytes(1000)},
+      {TransferKind::kAllReduce, Axis::kTensor, false, Bytes(400)},
+      {TransferKind::kReduceScatter, Axis::kData, false, Bytes(100)},
+      {TransferKind::kReduceScatter, Axis::kData | Axis::kReplica, false, Bytes(100)},
+      {TransferKind::kAllReduce, Axis::kTensor | Axis::kPipeline, false, Bytes(8)}};
+  const Collective tensor_wise{1, {}, {}, Stream::kTensor, Phase::kForward};
+  job.bodies = {{"first", Phase::kForward, {tensor_wise, Send{0, 0, {}, Stream::kSendForward, 1}},
+                 {}},
+                {"last", Phase::kForward,
+                 {Receive{0, 0, {}, Stream::kReceiveForward, -1}, tensor_wise}, {}},
+                {"optimizer", Phase::kOptimizer,
+                 {Collective{2, {}, {}, Stream::kData, Phase::kOptimizer},
+                  Collective{3, {}, {}, Stream::kData, Phase::kOptimizer},
+                  Collective{4, {}, {}, Stream::kGlobal, Phase::kOptimizer}},
+                 {}}};
+  job.programs = {{{}, {{0, 0, 0}, {0, 0, 1}, {0, 0, 2}, {2, 0, 0}}},
+                  {{}, {{1, 0, 0}, {1, 0, 1}, {1, 0, 2}, {2, 0, 0}}}};
+  const Traffic traffic = count_traffic(job);
+  ASSERT_EQ(traffic.stages.size(), 2u);
+  const auto sent = [&](std::size_t stage, Axis axis) {
+    return traffic.stages[stage][static_cast<std::size_t>(axis)];
+  };
+  EXPECT_EQ(sent(0, Axis::kTensor), Bytes(1800));
+  EXPECT_EQ(sent(0, Axis::kPipeline), Bytes(3014));
+  EXPECT_EQ(sent(0, Axis::kData), Bytes(100));
+  EXPECT_EQ(sent(0, Axis::kReplica), Bytes(0));
+  EXPECT_EQ(sent(1, Axis::kPipeline), Bytes(14));
+}
+
+TEST(ChargedAxis, PutsScalarsOfAllRanksOnThePipelinesAccount) {
+  EXPECT_EQ(charged_axis(Axis::kContext), Axis::kContext);
+  EXPECT_EQ(charged_axis(Axis::kTensor | Axis::kContext), Axis::kContext);
+  EXPECT_EQ(charged_axis(Axis::kReplica | Axis::kExpert), Axis::kReplica);
+  EXPECT_EQ(charged_axis(Axis::kReplica | Axis::kData), Axis::kData);
+  EXPECT_EQ(charged_axis(Axis::kData | Axis::kPipeline), Axis::kPipeline);
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,72 @@
+// Prices are sim/cost's and sim/network's times, rounded once.
+#include <gtest/gtest.h>
+
+#include "sim/cost/cost.h"
+#include "sim/engine/simulate.h"
+#include "sim/network/network.h"
+
+namespace stepcast {
+namespace {
+
+struct Example {
+  Job job;
+  Cluster cluster;
+
+  Example() {
+    Device& device = cluster.device;
+    device.name = "example";
+    device.memory_bandwidth = gigabytes_per_second(2000);
+    device.memory_efficiency = 0.8;
+    device.matrix_rate = {{Dtype::kBf16, teraflops_per_second(300)}};
+    device.matrix_efficiency = 0.7;
+    device.vector_rate = teraflops_per_second(20);
+    device.multiprocessors = 108;
+    device.cache = mebibytes(40);
+    device.launch = microseconds(4);
+    device.kernel_start = microseconds(2);
+    device.attention_forward_efficiency = 0.5;
+    device.attention_backward_efficiency = 0.4;
+    cluster.nodes = 1;
+    cluster.devices_per_node = 8;
+    cluster.node_bandwidth = gigabytes_per_second(200);
+    cluster.node_latency = microseconds(3);
+    cluster.nic_bandwidth = gigabytes_per_second(20);
+    cluster.nic_latency = microseconds(10);
+    Gemm gemm;
+    gemm.m = gemm.n = gemm.k = 1024;
+    job.mesh.degree(Axis::kTensor) = 4;
+    job.ops = {gemm, Pointwise{PointwiseKind::kFill, 1024, 1024, Dtype::kBf16, Dtype::kBf16, false}};
+    job.transfers = {{TransferKind::kAllReduce, Axis::kTensor, false, Bytes(1 << 20)},
+                     {TransferKind::kAllReduce, Axis::kData, false, Bytes(1 << 20)}};
+  }
+};
+
+TEST(Price, RoundsEveryTimeOnce) {
+  const Example e;
+  const Prices prices = price(e.job, e.cluster);
+  ASSERT_EQ(prices.ops.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Cost cost = op_cost(e.job.ops[i], e.cluster.device);
+    EXPECT_EQ(prices.ops[i], to_duration(cost.time));
+    EXPECT_EQ(prices.basis[i], cost.basis);
+    EXPECT_GT(prices.ops[i], Duration());
+    EXPECT_EQ(prices.transfers[i],
+              to_duration(transfer_time(e.job.transfers[i], e.job.mesh, e.cluster)));
+  }
+  EXPECT_EQ(prices.transfers[1], Duration());  // a group of one
+  EXPECT_EQ(prices.issue, Duration(4'000'000));
+  EXPECT_TRUE(prices.slow.empty());
+}
+
+TEST(Price, KnowsTheSlowDevicesThatRanksUse) {
+  Example e;
+  e.cluster.slow_devices = {{6, 1.5}};
+  EXPECT_TRUE(price(e.job, e.cluster).slow.empty());  // 4 ranks use devices 0 to 3
+  e.cluster.slow_devices = {{2, 1.0}};
+  EXPECT_TRUE(price(e.job, e.cluster).slow.empty());  // not slow
+  e.cluster.slow_devices = {{2, 1.25}, {6, 1.5}};
+  EXPECT_EQ(price(e.job, e.cluster).slow, (std::vector<double>{1, 1, 1.25, 1}));
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,251 @@
+// Closed forms, worked out by hand. Times are small whole numbers of picoseconds.
+#include "sim/engine/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+
+namespace stepcast {
+namespace {
+
+using Calls = std::vector<Call>;
+
+// A Job without tensors: for the engine, only what takes time matters.
+struct Text {
+  Job job;
+  Prices prices;
+
+  explicit Text(int stages = 1, int tensor = 1) {
+    job.mesh.degree(Axis::kPipeline) = stages;
+    job.mesh.degree(Axis::kTensor) = tensor;
+    job.events = 4;
+    job.names = {"x"};
+  }
+  OpId op(std::int64_t ps, Basis basis = Basis::kDatasheet) {
+    job.ops.push_back(Pointwise{PointwiseKind::kFill, 1, 1, Dtype::kBf16, Dtype::kBf16, false});
+    prices.ops.push_back(Duration(ps));
+    prices.basis.push_back(basis);
+    return static_cast<OpId>(job.ops.size() - 1);
+  }
+  TransferId transfer(TransferKind kind, AxisSet axes, std::int64_t ps, bool ends_only = false) {
+    job.transfers.push_back({kind, axes, ends_only, Bytes(1)});
+    prices.transfers.push_back(Duration(ps));
+    return static_cast<TransferId>(job.transfers.size() - 1);
+  }
+  TransferId all_reduce(AxisSet axes, std::int64_t ps, bool ends_only = false) {
+    return transfer(TransferKind::kAllReduce, axes, ps, ends_only);
+  }
+  BodyId body(Phase phase, std::vector<Instruction> code) {
+    job.bodies.push_back({"body", phase, std::move(code), {}});
+    return static_cast<BodyId>(job.bodies.size() - 1);
+  }
+  void program(Calls calls) { job.programs.push_back({{}, std::move(calls)}); }
+};
+
+Compute kernel(OpId op, Phase phase = Phase::kForward) { return {op, {}, {}, phase}; }
+Collective collective(TransferId transfer, Stream stream) {
+  return {transfer, {}, {}, stream, Phase::kForward};
+}
+Send send_forward(TransferId t) { return {t, 0, {}, Stream::kSendForward, 1}; }
+Send send_backward(TransferId t) { return {t, 0, {}, Stream::kSendBackward, -1}; }
+Receive receive_forward(TransferId t) { return {t, 0, {}, Stream::kReceiveForward, -1}; }
+Receive receive_backward(TransferId t) { return {t, 0, {}, Stream::kReceiveBackward, 1}; }
+
+Breakdown parts(std::initializer_list<std::pair<Part, std::int64_t>> list) {
+  Breakdown breakdown = {};
+  for (const auto& [part, ps] : list) breakdown[static_cast<std::size_t>(part)] = Duration(ps);
+  return breakdown;
+}
+
+// GPipe, forward f and backward b on each of p equal stages, wires free. The last stage begins its
+// m forwards at (p-1) f and ends them at (m+p-1) f; then the backwards run the same way back:
+//   step = (m + p - 1)(f + b), each stage works m (f + b), bubble = (p - 1) / (m + p - 1)
+TEST(Simulate, GivesGpipesBubbleExactly) {
+  for (const int p : {1, 2, 4, 7}) {
+    for (const int m : {1, 2, 8, 31}) {
+      Text text(p);
+      const OpId f = text.op(100), b = text.op(200);
+      const TransferId wire = text.transfer(TransferKind::kSendReceive, Axis::kPipeline, 0);
+      for (int s = 0; s < p; ++s) {
+        std::vector<Instruction> forward, backward;
+        if (s > 0) {
+          forward = {receive_forward(wire), Record{Stream::kReceiveForward, 0},
+                     Wait{Stream::kCompute, 0}};
+        }
+        if (s + 1 < p) {
+          backward = {receive_backward(wire), Record{Stream::kReceiveBackward, 0},
+                      Wait{Stream::kCompute, 0}};
+        }
+        forward.push_back(kernel(f));
+        backward.push_back(kernel(b, Phase::kBackward));
+        forward.push_back(Record{Stream::kCompute, 1});
+        backward.push_back(Record{Stream::kCompute, 1});
+        if (s + 1 < p) {
+          forward.push_back(Wait{Stream::kSendForward, 1});
+          forward.push_back(send_forward(wire));
+        }
+        if (s > 0) {
+          backward.push_back(Wait{Stream::kSendBackward, 1});
+          backward.push_back(send_backward(wire));
+        }
+        const BodyId one = text.body(Phase::kForward, forward);
+        const BodyId two = text.body(Phase::kBackward, backward);
+        Calls calls;
+        for (int i = 0; i < m; ++i) calls.push_back({one, 0, i});
+        for (int i = 0; i < m; ++i) calls.push_back({two, 0, i});
+        text.program(calls);
+      }
+      const Timeline timeline = simulate(text.job, text.prices);
+      EXPECT_EQ(timeline.step, Duration(300 * (m + p - 1)));
+      EXPECT_DOUBLE_EQ(timeline.bubble_fraction, static_cast<double>(p - 1) / (m + p - 1));
+      // The first stage waits between its forwards and its backwards.
+      EXPECT_EQ(timeline.ranks[0].breakdown,
+                parts({{Part::kCompute, 300 * m}, {Part::kBubble, 300 * (p - 1)}}));
+    }
+  }
+}
+
+// Kernels of 3 issued every 10: they begin at 10, 20, 30, 40; 12 of 43 are work.
+TEST(Simulate, WaitsForTheHostWhereKernelsAreShort) {
+  Text text;
+  const OpId op = text.op(3, Basis::kMeasured);
+  text.prices.issue = Duration(10);
+  text.program({{text.body(Phase::kForward, {kernel(op), kernel(op), Mark{}, kernel(op),
+                                             kernel(op)}), 0, 0}});
+  const Timeline timeline = simulate(text.job, text.prices);
+  EXPECT_EQ(timeline.step, Duration(43));
+  EXPECT_EQ(timeline.instructions, 4);
+  EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 12}, {Part::kOther, 31}}));
+  EXPECT_EQ(timeline.ranks[0].basis[static_cast<std::size_t>(Basis::kMeasured)], Duration(12));
+}
+
+// Kernel 0-5, collective 5-12 beside a kernel 5-8: compute waits from 8 to 12.
+TEST(Simulate, ExposesWhatOfACollectiveNoKernelHides) {
+  Text text(1, 2);
+  const OpId five = text.op(5), three = text.op(3);
+  const TransferId reduce = text.all_reduce(Axis::kTensor, 7);
+  text.program({{text.body(Phase::kForward,
+                           {kernel(five), Record{Stream::kCompute, 0}, Wait{Stream::kTensor, 0},
+                            collective(reduce, Stream::kTensor), Record{Stream::kTensor, 1},
+                            kernel(three, Phase::kRecompute), Wait{Stream::kCompute, 1},
+                            kernel(three, Phase::kOptimizer)}),
+                 0, 0}});
+  for (const Ranks ranks : {Ranks::kFolded, Ranks::kAll}) {
+    const Timeline timeline = simulate(text.job, text.prices, {ranks});
+    EXPECT_EQ(timeline.step, Duration(15));
+    EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 5}, {Part::kRecompute, 3},
+                                                  {Part::kTensor, 4}, {Part::kOptimizer, 3}}));
+  }
+}
+
+// Stage 0 works 10 and sends for 4; stage 1 waits 14 for it, of which 4 are the wire's. It then
+// works 10, to 24; stage 0 was done at 14 (its send stream) and waits.
+TEST(Simulate, SplitsTheWaitForAMessageIntoWireAndBubble) {
+  Text text(2);
+  const OpId op = text.op(10);
+  const TransferId wire = text.transfer(TransferKind::kSendReceive, Axis::kPipeline, 4);
+  text.program({{text.body(Phase::kForward, {kernel(op), Record{Stream::kCompute, 0},
+                                             Wait{Stream::kSendForward, 0}, send_forward(wire)}),
+                 0, 0}});
+  text.program({{text.body(Phase::kForward,
+                           {receive_forward(wire), Record{Stream::kReceiveForward, 0},
+                            Wait{Stream::kCompute, 0}, kernel(op)}),
+                 0, 0}});
+  const Timeline timeline = simulate(text.job, text.prices, {Ranks::kAll, true});
+  EXPECT_EQ(timeline.step, Duration(24));
+  EXPECT_EQ(timeline.slowest, 1);
+  EXPECT_EQ(timeline.ranks[0].end, Instant(14));
+  EXPECT_EQ(timeline.ranks[0].pipeline_end, Instant(10));
+  EXPECT_EQ(timeline.ranks[0].breakdown,
+            parts({{Part::kCompute, 10}, {Part::kPipeline, 4}, {Part::kOther, 10}}));
+  EXPECT_EQ(timeline.ranks[1].breakdown,
+            parts({{Part::kCompute, 10}, {Part::kPipeline, 4}, {Part::kBubble, 10}}));
+  // Pipeline time 24: stage 0 idles its last 14, stage 1 its 10 of bubble.
+  EXPECT_DOUBLE_EQ(timeline.bubble_fraction, (14.0 / 24 + 10.0 / 24) / 2);
+
+  // kernel, send of rank 0; receive, kernel of rank 1
+  const std::vector<Span>& spans = timeline.trace.spans;
+  ASSERT_EQ(spans.size(), 4u);
+  const std::int64_t expected[4][3] = {{0, 0, 10}, {0, 10, 14}, {1, 10, 14}, {1, 14, 24}};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(spans[i].rank, expected[i][0]);
+    EXPECT_EQ(spans[i].begin, Instant(expected[i][1]));
+    EXPECT_EQ(spans[i].end, Instant(expected[i][2]));
+  }
+  EXPECT_EQ(spans[1].stream, Stream::kSendForward);
+  EXPECT_EQ(spans[1].instruction, 3);
+  EXPECT_EQ(spans[2].stream, Stream::kReceiveForward);
+}
+
+// A reduction that nobody waits for ends the step: kernel to 5, reduction to 14.
+TEST(Simulate, CountsAnEndAfterTheComputeStreamsAsExposed) {
+  Text text;
+  const OpId op = text.op(5);
+  const TransferId reduce = text.all_reduce(Axis::kData, 9);
+  text.program({{text.body(Phase::kBackward,
+                           {kernel(op), Record{Stream::kCompute, 0}, Wait{Stream::kData, 0},
+                            collective(reduce, Stream::kData)}),
+                 0, 0}});
+  const Timeline timeline = simulate(text.job, text.prices);
+  EXPECT_EQ(timeline.step, Duration(14));
+  EXPECT_EQ(timeline.ranks[0].pipeline_end, Instant(5));
+  EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 5}, {Part::kData, 9}}));
+}
+
+// Stages 0, 1, 2 work 10, 50, 20; the first and the last then meet: both from 20 to 23.
+TEST(Simulate, LetsTheEndsOfThePipelineMeetWithoutTheMiddle) {
+  Text text(3, 2);
+  const TransferId ends = text.all_reduce(Axis::kPipeline, 3, true);
+  for (const std::int64_t ps : {10, 50, 20}) {
+    std::vector<Instruction> code = {kernel(text.op(ps)), Record{Stream::kCompute, 0},
+                                     Wait{Stream::kReplica, 0}};
+    if (ps != 50) code.push_back(collective(ends, Stream::kReplica));
+    text.program({{text.body(Phase::kBackward, code), 0, 0}});
+  }
+  for (const Ranks ranks : {Ranks::kFolded, Ranks::kAll}) {
+    const Timeline timeline = simulate(text.job, text.prices, {ranks});
+    EXPECT_EQ(timeline.step, Duration(50));
+    for (const RankTime& rank : timeline.ranks) {
+      EXPECT_EQ(rank.end, Instant(text.job.mesh.stage(rank.rank) == 1 ? 50 : 23));
+    }
+  }
+}
+
+// Tensor 2, rank 1 half as fast: kernels end at 10 and 20, the collective runs 20-27. Rank 0 waits
+// 17 for it, rank 1 its 7.
+TEST(Simulate, MakesTheMembersOfAGroupWaitForTheSlowest) {
+  Text text(1, 2);
+  const OpId op = text.op(10);
+  const TransferId reduce = text.all_reduce(Axis::kTensor, 7);
+  text.program({{text.body(Phase::kForward,
+                           {kernel(op), Record{Stream::kCompute, 0}, Wait{Stream::kTensor, 0},
+                            collective(reduce, Stream::kTensor), Record{Stream::kTensor, 0},
+                            Wait{Stream::kCompute, 0}}),
+                 0, 0}});
+  text.prices.slow = {1.0, 2.0};
+  const Timeline timeline = simulate(text.job, text.prices, {Ranks::kAll});
+  EXPECT_EQ(timeline.step, Duration(27));
+  EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 10}, {Part::kTensor, 17}}));
+  EXPECT_EQ(timeline.ranks[1].breakdown, parts({{Part::kCompute, 20}, {Part::kTensor, 7}}));
+}
+
+TEST(Simulate, NamesFoldedRanksByTheFirstOfTheirStage) {
+  Text text(2, 4);
+  const BodyId body = text.body(Phase::kForward, {kernel(text.op(1))});
+  text.program({{body, 0, 0}});
+  text.program({{body, 0, 0}});
+  const Timeline timeline = simulate(text.job, text.prices, {Ranks::kFolded, true});
+  ASSERT_EQ(timeline.ranks.size(), 2u);
+  EXPECT_EQ(timeline.ranks[1].rank, 4);
+  EXPECT_EQ(timeline.trace.spans[1].rank, 4);
+}
+
+TEST(SimulateDeathTest, RefusesToFoldSlowRanks) {
+  Text text;
+  text.program({{text.body(Phase::kForward, {kernel(text.op(1))}), 0, 0}});
+  text.prices.slow = {2.0};
+  EXPECT_DEATH(simulate(text.job, text.prices), "stage only where none is slow");
+}
+
+}  // namespace
+}  // namespace stepcast

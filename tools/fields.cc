@@ -1,0 +1,296 @@
+// The what-if file's half of the table, and how paths nest. The limits are those of the readers; a
+// test steps over each of them.
+#include "tools/fields.h"
+
+#include <algorithm>
+
+#include "sim/program/mesh.h"
+
+namespace stepcast {
+namespace {
+
+constexpr Limits kDegree{1, kRanksMax};
+constexpr Limits kLayers{0, 10'000};
+
+Field field(Form form, std::string_view path, std::string_view otherwise, std::string_view meaning,
+            std::string_view effect = "") {
+  Field result;
+  result.topic = Topic::kWhatIf;
+  result.form = form;
+  result.path = path;
+  result.otherwise = otherwise;
+  result.meaning = meaning;
+  result.effect = effect;
+  return result;
+}
+
+Field count(std::string_view path, std::string_view otherwise, Limits limits,
+            std::string_view meaning, std::string_view effect = "") {
+  Field result = field(Form::kCount, path, otherwise, meaning, effect);
+  result.limits = limits;
+  return result;
+}
+
+Field word(std::string_view path, std::string_view otherwise, std::string_view words,
+           std::string_view meaning, std::string_view effect = "", Form form = Form::kWord) {
+  Field result = field(form, path, otherwise, meaning, effect);
+  result.words = words;
+  return result;
+}
+
+Field input_only(Field given) {
+  given.resolved = false;
+  return given;
+}
+
+void append(std::vector<Field>& all, std::vector<Field> more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+std::vector<Field> model_fields() {
+  return {
+      field(Form::kNameOrObject, "model", "",
+            "The network: a name (`stepcast list models`), a path to a model file or to a Hugging "
+            "Face config.json, or an object of the keys below.",
+            "Everything follows from its shape: FLOPs, weights, activations."),
+      field(Form::kText, "model.name", "the file's name", "What the report calls the model."),
+      input_only(word("model.style", "\"llama\"", "llama gpt",
+                      "Sets the other keys' defaults: llama is RMSNorm, SwiGLU, rotary, no biases, "
+                      "untied; gpt is LayerNorm, GELU, learned positions, biases everywhere, tied, "
+                      "dropout.")),
+      count("model.layers", "", {1, 10'000}, "Transformer layers.",
+            "They are what the pipeline shares out."),
+      count("model.hidden", "", {1, 1 << 20}, "Width of the residual stream, h."),
+      count("model.heads", "", {1, 1 << 16}, "Query heads.", "Must be a multiple of tensor."),
+      count("model.kv_heads", "heads", {1, 1 << 16},
+            "Key-value heads; fewer than heads is grouped-query attention.",
+            "Must be a multiple of tensor and divide heads."),
+      count("model.head_dim", "hidden / heads", {1, 1 << 16}, "Columns of one head."),
+      count("model.ffn", "4 hidden; needed where the MLP has a gate", {1, 1 << 24},
+            "Width of one branch of the MLP.", "Most of a layer's FLOPs and weights."),
+      count("model.vocabulary", "", {1, 1 << 28},
+            "Tokens in the table; rounded up to a multiple of tensor.",
+            "The head's matrix product and logits, all on the last stage."),
+      count("model.positions", "", {1, std::int64_t{1} << 31},
+            "The longest sequence that learned positions know."),
+      word("model.norm", "\"rms\"", "rms layer", "RMSNorm or LayerNorm (style gpt: layer)."),
+      word("model.activation", "\"swiglu\"", "gelu swiglu geglu",
+           "The MLP's activation; the last two have a gate, hence two branches (style gpt: gelu)."),
+      field(Form::kSwitch, "model.learned_positions", "false",
+            "A table of positions is added to the embedding (style gpt: true)."),
+      field(Form::kSwitch, "model.rotary", "true",
+            "Queries and keys are rotated by their position (style gpt: false)."),
+      field(Form::kSwitch, "model.qkv_bias", "false",
+            "Biases of the query, key and value projections (style gpt: true)."),
+      field(Form::kSwitch, "model.attention_output_bias", "false",
+            "A bias of the attention's output projection (style gpt: true)."),
+      field(Form::kSwitch, "model.mlp_bias", "false",
+            "Biases of the MLP's matrices (style gpt: true)."),
+      field(Form::kSwitch, "model.qk_norm", "false",
+            "Queries and keys are normalised head by head, as in Qwen3."),
+      field(Form::kSwitch, "model.post_norms", "false",
+            "Also a norm after attention and after the MLP, as in Gemma 2."),
+      field(Form::kSwitch, "model.tied_embeddings", "false",
+            "The head's matrix is the embedding table (style gpt: true).",
+            "With a pipeline, first and last stage each hold it and reduce its gradient."),
+      field(Form::kSwitch, "model.dropout", "false",
+            "The model is trained with dropout (style gpt: true)."),
+      input_only(field(Form::kText, "model.source", "none", "Where the numbers come from.")),
+      input_only(field(Form::kText, "model.description", "none", "Words for people."))};
+}
+
+std::vector<Field> cluster_fields() {
+  return {
+      field(Form::kNameOrObject, "cluster", "",
+            "The machine: DEVICE-NODESxDEVICES for standard boxes (h100-sxm-128x8), a name "
+            "(`stepcast list clusters`), a path, or an object of the keys below."),
+      field(Form::kText, "cluster.name", "DEVICE-NODESxDEVICES",
+            "What the report calls the cluster."),
+      field(Form::kText, "cluster.device", "",
+            "The kind of device: a name (`stepcast list devices`) or a path.",
+            "Rates, memory and launch times."),
+      count("cluster.nodes", "1", {1, kRanksMax}, "Boxes."),
+      count("cluster.devices_per_node", "the device's standard box", {1, kRanksMax},
+            "Devices in one box.", "Groups within a box talk at node_bandwidth, others by NICs."),
+      field(Form::kObject, "cluster.fabric", "the device's standard box",
+            "Links inside a box and between boxes."),
+      field(Form::kBandwidth, "cluster.fabric.node_bandwidth", "the device's",
+            "One device to the others of its box, each direction, nominal.",
+            "Tensor parallelism, where it stays in a box."),
+      field(Form::kNumber, "cluster.fabric.node_bandwidth_efficiency", "the device's",
+            "Share of node_bandwidth that collectives reach, above 0 to 1."),
+      field(Form::kTime, "cluster.fabric.node_latency", "the device's", "One hop inside a box."),
+      count("cluster.fabric.nics_per_node", "the device's share of its standard box", {1, 1024},
+            "Network cards of a box, shared evenly by its devices."),
+      field(Form::kBandwidth, "cluster.fabric.nic_bandwidth", "the device's",
+            "One network card, each direction, nominal.",
+            "Data and pipeline parallelism between boxes."),
+      field(Form::kNumber, "cluster.fabric.nic_efficiency", "the device's",
+            "Share of nic_bandwidth that collectives reach, above 0 to 1."),
+      field(Form::kTime, "cluster.fabric.nic_latency", "the device's", "One hop between boxes."),
+      field(Form::kList, "cluster.slow_devices", "[]", "Devices that compute slower than the rest.",
+            "With any, every rank is simulated, and the slowest one holds up its groups."),
+      count("cluster.slow_devices[].device", "", {0, kRanksMax - 1}, "Its number, from 0."),
+      field(Form::kNumber, "cluster.slow_devices[].factor", "",
+            "Its compute takes this many times as long, 1 to 1000000."),
+      input_only(field(Form::kText, "cluster.source", "none", "Where the numbers come from.")),
+      input_only(field(Form::kText, "cluster.description", "none", "Words for people."))};
+}
+
+std::vector<Field> batch_and_parallel_fields() {
+  return {
+      field(Form::kObject, "batch", "", "How much a step works on, in sequences."),
+      count("batch.sequence_length", "", {1, 1 << 24}, "Tokens of one sequence.",
+            "Attention costs its square; activations grow with it."),
+      count("batch.micro", "1", {1, 1 << 20}, "Sequences that a rank works on at once.",
+            "More fill the kernels better and keep more activations alive."),
+      count("batch.global", "micro x data: one micro-batch", {1, INT32_MAX},
+            "Sequences of one step, over all ranks: micro x data x micro-batches.",
+            "More micro-batches shrink the pipeline's bubble, (p - 1) / (m + p - 1)."),
+      field(Form::kObject, "parallel", "{}", "How the work is split over the ranks."),
+      count("parallel.tensor", "1", kDegree,
+            "Ranks that share every matrix of a layer (Megatron-LM).",
+            "Two all-reduces a layer and direction, exposed; keep it inside a box."),
+      field(Form::kSwitch, "parallel.sequence_parallel", "false",
+            "Norms and dropouts are split along the sequence between tensor ranks.",
+            "Divides the activations that tensor leaves whole; same traffic."),
+      field(Form::kSwitch, "parallel.tensor_overlap", "true",
+            "Backward's tensor collectives run beside the weight gradients.",
+            "Hides a part of tensor_exposed."),
+      count("parallel.context", "1", kDegree,
+            "Ranks that share one sequence; only 1 is covered yet."),
+      count("parallel.expert", "1", kDegree, "Ranks that share the experts; only 1 is covered yet."),
+      count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
+            "Divides weights; costs a bubble, and activations of up to p micro-batches."),
+      count("parallel.virtual_stages", "1", {1, 10'000},
+            "Stretches of layers (chunks) that a stage holds, interleaved.",
+            "Divides the bubble by it; multiplies the messages between stages."),
+      count("parallel.data", "what the cluster leaves: devices / (tensor x pipeline)", kDegree,
+            "Ranks that work on different sequences; they reduce their gradients.",
+            "data_exposed, and what sharding divides by."),
+      word("parallel.schedule", "1f1b; interleaved with virtual_stages > 1",
+           "gpipe 1f1b interleaved", "The order of forward and backward calls on a stage.",
+           "gpipe keeps all micro-batches' activations, 1f1b at most p."),
+      word("parallel.stages", "\"even\"", "even balanced",
+           "How layers are laid on the chunks; or a list, the layers of each chunk in order.",
+           "The slowest stage sets the pace; balanced counts embedding and head.",
+           Form::kWordOrCounts),
+      field(Form::kSwitch, "parallel.pipeline_overlap", "true",
+            "Compute does not wait for its sends."),
+      word("parallel.order",
+           "[\"tensor\",\"context\",\"expert\",\"data\",\"replica\",\"pipeline\"]",
+           "tensor context expert data replica pipeline",
+           "Axes from inner to outer: ranks that differ on the first are neighbours in a box.",
+           "Which groups stay inside a box.", Form::kWords)};
+}
+
+std::vector<Field> memory_fields() {
+  return {
+      field(Form::kObject, "sharding", "{}", "How data-parallel ranks share the training state."),
+      count("sharding.zero", "0", {0, 3},
+            "What is sharded: 1 optimizer state, 2 also gradients, 3 also weights (FSDP).",
+            "Memory divided by the data degree; 3 gathers weights in forward and backward."),
+      field(Form::kBytes, "sharding.bucket", "\"200 MB\"",
+            "Gradients that are reduced at once, and with zero 3 weights gathered at once.",
+            "Large buckets use the links better, small ones start earlier."),
+      field(Form::kSwitch, "sharding.overlap", "true",
+            "Gradients are reduced beside backward, weights gathered beside compute.",
+            "Without it all of that is in data_exposed."),
+      count("sharding.prefetch", "1", kLayers, "With zero 3: units gathered ahead of their use.",
+            "More hide more and hold more buffers."),
+      count("sharding.shard_group", "0", {0, kRanksMax},
+            "Hybrid sharding: ranks that share one copy of the state; 0 means all of data.",
+            "Gathers stay within the group; gradients are also reduced between copies."),
+      field(Form::kSwitch, "sharding.reshard_after_forward", "true",
+            "With zero 3: weights are dropped after forward and gathered again in backward."),
+      word("recompute", "\"none\"", "none full selective",
+           "What backward computes again instead of keeping it: full keeps each layer's input only, "
+           "selective drops the attention core.",
+           "Fewer activations for up to a third more compute.", Form::kWordOrObject),
+      input_only(count("recompute.every", "not given", {1, 10'000},
+                       "Keep the input of each group of this many layers, run the group again.")),
+      input_only(word("recompute.modules", "not given",
+                      "attention_core norm activation mlp attention",
+                      "Run these parts of each layer again.", "", Form::kWords)),
+      field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
+      word("precision.compute", "\"bf16\"", "fp32 bf16 fp16",
+           "Weights in use, and activations.", "The rate of the matrix units; bytes of activations."),
+      word("precision.gradients", "the compute type", "fp32 bf16 fp16",
+           "Gradient buffers and their reduction.", "Memory, and bytes of gradient reduction."),
+      word("precision.master", "\"fp32\"", "fp32 none",
+           "Master weights that the optimizer updates; none where the weights are their own.",
+           "4 bytes a parameter, sharded from zero 1 on."),
+      word("precision.moments", "\"fp32\"", "fp32 bf16 fp16", "The two moments of Adam.",
+           "8 bytes a parameter in fp32, sharded from zero 1 on."),
+      word("precision.gradient_copy", "\"none\"", "fp32 none",
+           "An fp32 copy of the gradients for the update, as Megatron-LM's fp16 mode has.",
+           "4 bytes a parameter."),
+      word("attention", "\"fused\"", "fused unfused",
+           "Fused (flash) attention, or scores and softmax in memory.",
+           "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
+      field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
+            "Masks are kept for backward."),
+      field(Form::kSwitch, "clip_gradients", "true",
+            "Clip by the global norm: all ranks reduce it before the update.")};
+}
+
+std::vector<Field> question_fields() {
+  return {
+      field(Form::kObject, "expect", "{}", "Limits that the forecast is held against."),
+      field(Form::kTimeLimit, "expect.step_time", "null", "The step must take at most this.",
+            "Otherwise the exit code is 1."),
+      field(Form::kByteLimit, "expect.peak_memory", "null", "The peak must be at most this.",
+            "Otherwise the exit code is 1."),
+      field(Form::kObject, "train", "{}", "A whole training run."),
+      field(Form::kCountOrText, "train.tokens", "null",
+            "Tokens to train on: a count, or text with k, M, B or T, such as \"15T\".",
+            "Adds time_to_train to the report.")};
+}
+
+}  // namespace
+
+std::vector<Field> what_if_fields() {
+  std::vector<Field> all = {field(Form::kText, "name", "MODEL on CLUSTER",
+                                  "What the report calls the question.")};
+  append(all, model_fields());
+  append(all, cluster_fields());
+  append(all, batch_and_parallel_fields());
+  append(all, memory_fields());
+  append(all, question_fields());
+  return all;
+}
+
+std::vector<Field> all_fields() {
+  std::vector<Field> all = what_if_fields();
+  append(all, report_fields());
+  append(all, terms());
+  return all;
+}
+
+std::string_view last_component(std::string_view path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? path : path.substr(dot + 1);
+}
+
+std::vector<Field> children(const std::vector<Field>& fields, const Field& parent) {
+  std::vector<Field> found;
+  std::copy_if(fields.begin(), fields.end(), std::back_inserter(found), [&](const Field& f) {
+    if (f.topic != parent.topic || !f.path.starts_with(parent.path)) return false;
+    std::string_view rest = f.path.substr(parent.path.size());
+    if (rest.starts_with("[]")) rest.remove_prefix(2);
+    return rest.starts_with('.') && rest.find('.', 1) == std::string_view::npos;
+  });
+  return found;
+}
+
+std::vector<std::string> split_words(std::string_view words) {
+  std::vector<std::string> list;
+  for (std::size_t at = 0; at < words.size();) {
+    const std::size_t end = std::min(words.find(' ', at), words.size());
+    list.emplace_back(words.substr(at, end - at));
+    at = end + 1;
+  }
+  return list;
+}
+
+}  // namespace stepcast

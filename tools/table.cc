@@ -1,0 +1,386 @@
+// The report as text. One function a section; a section is a heading, rows and at most a sentence
+// that says what to make of them. Linear in the stages.
+#include "tools/table.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/layers.h"
+
+namespace stepcast {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+constexpr std::size_t kColumns = 100;
+constexpr std::size_t kStagesShown = 8;  // of more, only the ones that matter
+
+double number(const Json& json, const char* key) { return json.at(key).get<double>(); }
+std::int64_t whole(const Json& json, const char* key) { return json.at(key).get<std::int64_t>(); }
+std::string time_text(double seconds) { return format_seconds(Seconds(seconds)); }
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+std::string gigabytes(std::int64_t bytes) {
+  return fmt::format("{:.2f}", static_cast<double>(bytes) * 1e-9);
+}
+
+std::string indented(const std::string& lines) {
+  std::string out;
+  for (std::size_t start = 0; start < lines.size();) {
+    const std::size_t end = std::min(lines.find('\n', start), lines.size());
+    out += "  " + lines.substr(start, end - start) + "\n";
+    start = end + 1;
+  }
+  return out;
+}
+
+// Breaks at blanks; further lines are indented.
+std::string wrapped(const std::string& text, std::string_view indent) {
+  std::string out, line;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find(' ', start), text.size());
+    const std::string word = text.substr(start, end - start);
+    if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
+      out += line + "\n";
+      line = std::string(indent) + word;
+    } else {
+      line += (start == 0 ? "" : " ") + word;
+    }
+    start = end + 1;
+  }
+  return out + line + "\n";
+}
+
+// ----------------------------------------------------------------------------------- the heading
+
+std::string plan_text(const WhatIf& what_if) {
+  const Plan& plan = what_if.plan;
+  const Json& config = what_if.resolved;
+  std::vector<std::string> words;
+  words.push_back(fmt::format("tensor {}{}", plan.tensor,
+                              plan.sequence_parallel ? " (sequence parallel)" : ""));
+  words.push_back(fmt::format("pipeline {}", plan.pipeline));
+  if (plan.pipeline > 1) {
+    words.push_back(config.at("parallel").at("schedule").get<std::string>());
+    if (plan.virtual_stages > 1) words.push_back(fmt::format("virtual {}", plan.virtual_stages));
+  }
+  words.push_back(fmt::format("data {}", plan.data));
+  words.push_back(fmt::format("zero {}", plan.zero));
+  words.push_back(fmt::format("global batch {} = micro {} x {} x data {}", plan.global_batch,
+                              plan.micro_batch, plan.micro_batches(), plan.data));
+  words.push_back(fmt::format("sequence {}", plan.sequence_length));
+  const Json& recompute = config.at("recompute");
+  words.push_back("recompute " + (recompute.is_string() ? recompute.get<std::string>()
+                                                        : recompute.dump()));
+  words.push_back(std::string(dtype_name(plan.compute)));
+  if (!plan.fused_attention) words.push_back("unfused attention");
+  if (plan.dropout) words.push_back("dropout");
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string heading(const WhatIf& what_if, const Json& report) {
+  const Cluster& cluster = what_if.cluster;
+  std::string out = wrapped(what_if.name, "  ");
+  out += wrapped(fmt::format("  {} ({} parameters) on {} ({} {})", what_if.model.name,
+                             format_count(number(report.at("model"), "parameters")), cluster.name,
+                             cluster.devices(), cluster.devices() == 1 ? "device" : "devices"),
+                 "    ");
+  out += wrapped("  " + plan_text(what_if), "  ");
+  for (const std::string& note : notes_on(what_if)) out += wrapped("  note: " + note, "        ");
+  return out;
+}
+
+// "8,8,7,7"; of many chunks "8 x 14, 7 x 2".
+std::string counts_text(const std::vector<std::int64_t>& counts) {
+  constexpr std::size_t kListed = 16;
+  if (counts.size() <= kListed) return fmt::format("{}", fmt::join(counts, ","));
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < counts.size();) {
+    std::size_t end = i;
+    while (end < counts.size() && counts[end] == counts[i]) ++end;
+    runs.push_back(fmt::format("{} x {}", counts[i], end - i));
+    i = end;
+  }
+  return fmt::format("{}", fmt::join(runs, ", "));
+}
+
+// ------------------------------------------------------------------------------------- the time
+
+std::string step_section(const Json& report) {
+  const Json& step = report.at("step");
+  Rows rows = {
+      {"step time", time_text(number(step, "seconds")),
+       fmt::format("range {} to {}", time_text(number(step, "seconds_low")),
+                   time_text(number(step, "seconds_high")))},
+      {"tokens/s/device", fmt::format("{:.1f}", number(step, "tokens_per_second_per_device")), ""},
+      {"MFU", percent(number(step, "mfu")), "model FLOPs, causal attention counted half"},
+      {"HFU", percent(number(step, "hfu")), "all FLOPs that run, recomputed ones too"},
+      {"pipeline bubble", percent(number(step, "bubble_fraction")),
+       "idle share of the pipeline, mean of the stages"}};
+  return "\n" + align(rows, "lrl");
+}
+
+// "tensor_exposed" -> "tensor exposed".
+std::string words_of(std::string key) {
+  std::replace(key.begin(), key.end(), '_', ' ');
+  return key;
+}
+
+std::string limit_sentence(const Json& breakdown, double step) {
+  const double compute = number(breakdown, "compute");
+  std::string worst;
+  double most = 0;
+  for (const auto& [key, value] : breakdown.items()) {
+    if (key == "compute" || value.get<double>() <= most) continue;
+    worst = key;
+    most = value.get<double>();
+  }
+  if (worst.empty()) return "Compute alone makes the step.";
+  const bool bound = compute >= most;
+  return fmt::format("{} limits the step: {} of {} ({}){}", bound ? "Compute" : words_of(worst),
+                     time_text(bound ? compute : most), time_text(step),
+                     percent((bound ? compute : most) / step),
+                     bound ? fmt::format("; the largest part beside it is {}, {} ({}).",
+                                         words_of(worst), time_text(most), percent(most / step))
+                           : fmt::format("; compute takes {}.", percent(compute / step)));
+}
+
+std::string breakdown_section(const Json& report) {
+  const Json& breakdown = report.at("breakdown_seconds");
+  const double step = number(report.at("step"), "seconds");
+  Rows rows;
+  for (const auto& [key, value] : breakdown.items()) {
+    if (value.get<double>() == 0) continue;
+    rows.push_back({words_of(key), time_text(value.get<double>()),
+                    percent(value.get<double>() / step)});
+  }
+  return "\nwhere the time of the slowest rank goes\n" + indented(align(rows, "lrr")) +
+         wrapped(limit_sentence(breakdown, step), "");
+}
+
+// ----------------------------------------------------------------------------------- the memory
+
+constexpr std::array<std::pair<const char*, const char*>, kCategories> kCategoryColumns = {
+    {{"weights_bytes", "weights"},
+     {"gradients_bytes", "gradients"},
+     {"master_weights_bytes", "master"},
+     {"optimizer_bytes", "optimizer"},
+     {"activations_bytes", "activations"},
+     {"buffers_bytes", "buffers"}}};
+
+std::size_t fullest_stage(const Json& stages) {
+  std::size_t worst = 0;
+  for (std::size_t i = 1; i < stages.size(); ++i) {
+    const auto peak = whole(stages[i], "allocated_peak_bytes");
+    if (peak > whole(stages[worst], "allocated_peak_bytes")) worst = i;
+  }
+  return worst;
+}
+
+std::string fit_sentence(const Json& memory, std::size_t worst) {
+  const Json& stage = memory.at("stages").at(worst);
+  const std::int64_t peak = whole(memory, "allocated_peak_bytes");
+  const std::int64_t capacity = whole(memory, "capacity_bytes");
+  const std::string of = format_bytes(Bytes(capacity));
+  if (memory.at("fits").get<bool>()) {
+    return fmt::format("Fits: the fullest stage, {}, leaves {} of {} free.", worst,
+                       format_bytes(Bytes(capacity - peak)), of);
+  }
+  const auto* largest = std::max_element(
+      kCategoryColumns.begin(), kCategoryColumns.end(),
+      [&](const auto& a, const auto& b) { return whole(stage, a.first) < whole(stage, b.first); });
+  return fmt::format("DOES NOT FIT: stage {} needs {} more than the device's {}; most of it are {} "
+                     "({}).", worst, format_bytes(Bytes(peak - capacity)), of, largest->second,
+                     format_bytes(Bytes(whole(stage, largest->first))));
+}
+
+std::string memory_section(const WhatIf& what_if, const Json& report) {
+  const Json& memory = report.at("memory");
+  const Json& stages = memory.at("stages");
+  const std::vector<std::int64_t> chunks = layers_of_chunks(what_if.model, what_if.plan);
+  const std::size_t worst = fullest_stage(stages);
+  Rows rows = {{"stage", "layers", "peak"}};
+  for (const auto& column : kCategoryColumns) rows.front().emplace_back(column.second);
+  rows.front().emplace_back("at");
+  std::size_t hidden = 0;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    if (stages.size() > kStagesShown && i != 0 && i != worst && i + 1 != stages.size()) {
+      ++hidden;
+      continue;
+    }
+    std::int64_t layers = 0;
+    for (std::size_t c = i; c < chunks.size(); c += stages.size()) layers += chunks[c];
+    std::vector<std::string> row = {std::to_string(i), std::to_string(layers),
+                                    gigabytes(whole(stages[i], "allocated_peak_bytes"))};
+    for (const auto& column : kCategoryColumns) {
+      row.push_back(gigabytes(whole(stages[i], column.first)));
+    }
+    row.push_back(stages[i].at("peak_at").get<std::string>());
+    rows.push_back(std::move(row));
+  }
+  std::string out =
+      "\nmemory of a device of each stage at its peak, GB\n"
+      "(allocated; the allocator's cache and what libraries take beside it are not modelled yet)\n";
+  out += indented(align(rows, "rrrrrrrrrl"));
+  if (hidden > 0) out += fmt::format("  ... {} more\n", hidden);
+  return out + wrapped(fit_sentence(memory, worst), "");
+}
+
+// --------------------------------------------------------------------------------------- the rest
+
+std::string traffic_section(const Json& report) {
+  std::vector<std::string> words;
+  for (const auto& [axis, bytes] : report.at("traffic").at("sent_bytes_per_device").items()) {
+    const auto count = bytes.get<std::int64_t>();
+    if (count > 0) words.push_back(fmt::format("{} {}", axis, format_bytes(Bytes(count))));
+  }
+  if (words.empty()) words.emplace_back("nothing");
+  return wrapped(fmt::format("\ntraffic, sent by a device in a step: {}", fmt::join(words, ", ")),
+                 "  ");
+}
+
+std::string basis_section(const Json& report) {
+  std::vector<std::string> words;
+  for (const auto& [name, share] : report.at("basis").items()) {
+    if (share.get<double>() > 0) words.push_back(fmt::format("{} {}", name, percent(share)));
+  }
+  return wrapped(fmt::format("basis, by kernel time: {}", fmt::join(words, ", ")), "  ");
+}
+
+std::string training_section(const Json& report) {
+  if (!report.contains("time_to_train")) return "";
+  const Json& training = report.at("time_to_train");
+  return wrapped(fmt::format("time to train on {} tokens: {:.1f} days, {} device-hours, if nothing "
+                             "fails", format_count(number(training, "tokens")),
+                             number(training, "days"),
+                             format_count(number(training, "device_hours"))),
+                 "  ");
+}
+
+std::string expectation_section(const WhatIf& what_if, const Json& report) {
+  std::string out;
+  for (const Expectation& one : check_expectations(what_if, report)) {
+    out += fmt::format("expect {} <= {}: {}, {}\n", one.key, one.limit,
+                       one.met ? "met" : "NOT MET", one.actual);
+  }
+  return out;
+}
+
+std::string sets_text(const Suggestion& suggestion) {
+  std::string out;
+  for (const std::string& set : suggestion.sets) out += (out.empty() ? "" : " ") + ("--set " + set);
+  return out;
+}
+
+std::string advice_section(const Advice& advice) {
+  const std::string tried = fmt::format("{} changes tried", advice.simulated);
+  if (advice.suggestions.empty() && !advice.closest) {
+    return advice.fits ? fmt::format("\nNo small change makes it 2 % faster ({}).\n", tried)
+                       : fmt::format("\nNo small change makes it fit ({}).\n", tried);
+  }
+  Rows rows = {{"step", "peak", "change"}};
+  const auto add = [&rows](const Suggestion& one) {
+    rows.push_back({format_seconds(to_seconds(one.step)), format_bytes(one.peak), sets_text(one)});
+  };
+  std::string title = fmt::format("\nwhat would {} (each one simulated; {})\n",
+                                  advice.fits ? "make it faster" : "make it fit", tried);
+  for (const Suggestion& one : advice.suggestions) add(one);
+  if (advice.suggestions.empty()) {
+    title = fmt::format("\nNo one or two changes make it fit ({}). The closest:\n", tried);
+    add(*advice.closest);
+  }
+  return title + indented(align(rows, "rrl"));
+}
+
+}  // namespace
+
+std::string align(const std::vector<std::vector<std::string>>& rows, std::string_view left) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    if (widths.size() < row.size()) widths.resize(row.size());
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) line += "  ";
+      const bool is_left = i < left.size() && left[i] == 'l';
+      line += is_left ? fmt::format("{:<{}}", row[i], widths[i])
+                      : fmt::format("{:>{}}", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::vector<Expectation> check_expectations(const WhatIf& what_if, const Json& report) {
+  std::vector<Expectation> found;
+  if (what_if.expect_step_time) {
+    const Seconds actual(number(report.at("step"), "seconds"));
+    found.push_back({"step_time", format_seconds(*what_if.expect_step_time),
+                     format_seconds(actual), actual <= *what_if.expect_step_time});
+  }
+  if (what_if.expect_peak_memory) {
+    const Bytes actual(whole(report.at("memory"), "device_total_bytes"));
+    found.push_back({"peak_memory", format_binary_bytes(*what_if.expect_peak_memory),
+                     format_binary_bytes(actual), actual <= *what_if.expect_peak_memory});
+  }
+  return found;
+}
+
+std::vector<std::string> notes_on(const WhatIf& what_if) {
+  const Plan& plan = what_if.plan;
+  std::vector<std::string> notes;
+  const std::vector<std::int64_t> chunks = layers_of_chunks(what_if.model, what_if.plan);
+  const auto [least, most] = std::minmax_element(chunks.begin(), chunks.end());
+  if (*least != *most && plan.layout != StageLayout::kGiven) {
+    notes.push_back(fmt::format("{} layers are laid out unevenly: {}", what_if.model.layers,
+                                counts_text(chunks)));
+  }
+  const std::int64_t padded = padded_vocabulary(what_if.model, plan);
+  if (padded != what_if.model.vocabulary) {
+    notes.push_back(fmt::format("the vocabulary is padded from {} to {}, a multiple of tensor {}",
+                                what_if.model.vocabulary, padded, plan.tensor));
+  }
+  if (plan.zero > 0 && plan.effective_zero() == 0) {
+    notes.push_back(fmt::format("zero {} shards nothing: there is one data-parallel rank",
+                                plan.zero));
+  }
+  if (plan.sequence_parallel && plan.tensor == 1) {
+    notes.push_back("sequence_parallel does nothing without tensor parallelism");
+  }
+  if (plan.micro_batches() < plan.pipeline) {
+    notes.push_back(fmt::format("{} micro-batches never fill {} pipeline stages",
+                                plan.micro_batches(), plan.pipeline));
+  } else if (plan.virtual_stages > 1 && plan.micro_batches() % plan.pipeline != 0) {
+    notes.push_back(fmt::format("{} micro-batches are no multiple of {} stages: the last group of "
+                                "the interleaved schedule is larger", plan.micro_batches(),
+                                plan.pipeline));
+  }
+  if (!what_if.cluster.slow_devices.empty()) {
+    notes.push_back(fmt::format("{} slow devices: every rank is simulated by itself",
+                                what_if.cluster.slow_devices.size()));
+  }
+  return notes;
+}
+
+std::string write_table(const WhatIf& what_if, const Json& report,
+                        const std::optional<Advice>& advice) {
+  std::string out = heading(what_if, report);
+  out += step_section(report);
+  out += breakdown_section(report);
+  out += memory_section(what_if, report);
+  out += traffic_section(report);
+  out += basis_section(report);
+  out += training_section(report);
+  out += expectation_section(what_if, report);
+  if (advice) out += advice_section(*advice);
+  return out;
+}
+
+}  // namespace stepcast

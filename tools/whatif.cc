@@ -1,0 +1,287 @@
+// A what-if is a document that refers to others: a model, a cluster, the cluster's device. Each is
+// read with its own file's name, so that an error in a device file names the device file, not the
+// what-if that led there. Relative paths start from the file that they stand in.
+//
+// `resolved` is written from what was read, not from the text: reading it again gives the same
+// model, plan and cluster, hence the same text. The cost is that of the JSON: linear.
+#include "tools/whatif.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sim/base/error.h"
+#include "tools/files.h"
+
+namespace stepcast {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kTokensMax = 1e18;  // a thousand times what anybody has trained on
+
+bool is_path(std::string_view name) {
+  return name.find('/') != std::string_view::npos || name.ends_with(".json");
+}
+
+std::string directory_of(const std::string& path) {
+  const std::string directory = fs::path(path).parent_path().string();
+  return directory.empty() ? "." : directory;
+}
+
+// The file that `key` of `object` names: a config of that kind, or a path from `base`.
+std::string referenced_file(const Object& object, std::string_view key, const std::string& kind,
+                            const std::string& base) {
+  const std::string name = object.string(key);
+  if (!is_path(name)) return find_config(kind, name, object.place(key));
+  const fs::path path(name);
+  const std::string found = path.is_absolute() ? name : (fs::path(base) / path).string();
+  std::error_code trouble;
+  if (!fs::is_regular_file(found, trouble)) {
+    object.fail(key, fmt::format("there is no file \"{}\"", found));
+  }
+  return found;
+}
+
+// ------------------------------------------------------------------------------------ the model
+
+// "llama3.1-8b" of ".../llama3.1-8b.json"; Hugging Face calls every file config.json, and there the
+// directory is what tells them apart.
+std::string model_name_of(const std::string& file) {
+  const fs::path path(file);
+  if (path.stem() != "config") return path.stem().string();
+  const std::string directory = fs::absolute(path).parent_path().filename().string();
+  return directory.empty() ? "model" : directory;
+}
+
+Model find_model(const Object& root, const std::string& base) {
+  if (!root.has("model")) root.fail("model", "\"model\" is missing: a name, a path or an object");
+  if (root.at("model").is_object()) return read_model(root.object("model"), "model");
+  const std::string file = referenced_file(root, "model", "models", base);
+  const Document document = parse_json(read_file(file), file);
+  return read_model(Object(document), model_name_of(file));
+}
+
+// ---------------------------------------------------------------------------------- the cluster
+
+// A cluster, and by which name or path its device is found again.
+struct FoundCluster {
+  Cluster cluster;
+  std::string device;
+};
+
+// What `key` of `object` names. A path is kept absolute: it must be found again from anywhere.
+FoundCluster read_cluster_object(const Object& object, const std::string& base) {
+  const std::string file = referenced_file(object, "device", "devices", base);
+  const std::string name = object.string("device");
+  const Document document = parse_json(read_file(file), file);
+  Cluster cluster = read_cluster(object, read_device(document));
+  return {std::move(cluster), is_path(name) ? fs::absolute(file).string() : name};
+}
+
+FoundCluster read_cluster_name(const Object& root, const std::string& base) {
+  const std::string name = root.string("cluster");
+  std::string device;
+  int nodes = 0, devices_per_node = 0;
+  if (!is_path(name) && split_cluster_name(name, device, nodes, devices_per_node)) {
+    // A file may bear such a name as well ("aws-p4d-16x8"): it says more, so it goes first.
+    const std::vector<std::string> files = config_names("clusters");
+    if (std::find(files.begin(), files.end(), name) == files.end()) {
+      const std::string file = find_config("devices", device, root.place("cluster"));
+      const Document document = parse_json(read_file(file), file);
+      try {
+        return {standard_cluster(read_device(document), nodes, devices_per_node), device};
+      } catch (const Error& error) {
+        if (error.where().starts_with(file)) throw;
+        root.fail("cluster", error.message());
+      }
+    }
+  }
+  const std::string file = referenced_file(root, "cluster", "clusters", base);
+  const Document document = parse_json(read_file(file), file);
+  return read_cluster_object(Object(document), directory_of(file));
+}
+
+FoundCluster found_cluster(const Object& root, const std::string& base) {
+  if (!root.has("cluster")) {
+    root.fail("cluster", "\"cluster\" is missing: a name such as \"h100-sxm-4x8\", a path or an "
+                         "object with \"device\"");
+  }
+  if (root.at("cluster").is_object()) return read_cluster_object(root.object("cluster"), base);
+  return read_cluster_name(root, base);
+}
+
+// The shortest text in `unit` (`size` of the base unit) that reads back as exactly this value, else
+// all digits in the base unit.
+std::string exact_text(double value, std::string_view unit, double size, std::string_view base,
+                       double (*parse)(const std::string&)) {
+  constexpr int kDigitsMax = 17;  // of a double
+  for (int digits = 3; digits <= kDigitsMax; ++digits) {
+    std::string text = fmt::format("{:.{}g} {}", value / size, digits, unit);
+    if (parse(text) == value) return text;
+  }
+  return fmt::format("{} {}", value, base);
+}
+
+std::string exact_bandwidth(Bandwidth bandwidth) {
+  return exact_text(bandwidth.value, "GB/s", 1e9, "B/s",
+                    [](const std::string& text) { return parse_bandwidth(text, "").value; });
+}
+
+std::string exact_seconds(Seconds seconds) {
+  return exact_text(seconds.value, "us", 1e-6, "s",
+                    [](const std::string& text) { return parse_seconds(text, "").value; });
+}
+
+// Bandwidths are written as they are achieved, so the efficiencies are 1.
+Json write_cluster(const FoundCluster& found) {
+  const Cluster& cluster = found.cluster;
+  Json slow = Json::array();
+  for (const auto& [device, factor] : cluster.slow_devices) {
+    slow.push_back({{"device", device}, {"factor", factor}});
+  }
+  return Json{{"name", cluster.name},
+              {"device", found.device},
+              {"nodes", cluster.nodes},
+              {"devices_per_node", cluster.devices_per_node},
+              {"fabric",
+               {{"node_bandwidth", exact_bandwidth(cluster.node_bandwidth)},
+                {"node_bandwidth_efficiency", 1.0},
+                {"node_latency", exact_seconds(cluster.node_latency)},
+                {"nics_per_node", cluster.nics_per_node},
+                {"nic_bandwidth", exact_bandwidth(cluster.nic_bandwidth)},
+                {"nic_efficiency", 1.0},
+                {"nic_latency", exact_seconds(cluster.nic_latency)}}},
+              {"slow_devices", std::move(slow)}};
+}
+
+// --------------------------------------------------------------------- what is expected and asked
+
+// "<= 12 s" without its sign.
+std::string limit_text(const Object& expect, std::string_view key, std::string_view example) {
+  const std::string text = expect.string(key);
+  if (!text.starts_with("<=")) {
+    expect.fail(key, fmt::format("must be an upper limit, such as \"<= {}\", is \"{}\"", example,
+                                 text));
+  }
+  const std::size_t start = text.find_first_not_of(' ', 2);
+  return start == std::string::npos ? "" : text.substr(start);
+}
+
+void read_expect(const Object& root, WhatIf& what_if) {
+  const Object expect = root.object("expect");
+  expect.touch("step_time");
+  expect.touch("peak_memory");
+  expect.done();
+  if (expect.has("step_time")) {
+    what_if.expect_step_time =
+        parse_seconds(limit_text(expect, "step_time", "12 s"), expect.place("step_time"));
+  }
+  if (expect.has("peak_memory")) {
+    what_if.expect_peak_memory =
+        parse_bytes(limit_text(expect, "peak_memory", "76 GiB"), expect.place("peak_memory"));
+  }
+}
+
+// "15T", "300 B", "1.5e12".
+double parse_tokens(const Object& train) {
+  const Json& value = train.at("tokens");
+  double tokens = 0;
+  if (value.is_number()) {
+    tokens = value.get<double>();
+  } else {
+    const std::string text = train.string("tokens");
+    const auto [stop, trouble] = std::from_chars(text.data(), text.data() + text.size(), tokens);
+    std::string_view suffix(stop, static_cast<std::size_t>(text.data() + text.size() - stop));
+    while (!suffix.empty() && suffix[0] == ' ') suffix.remove_prefix(1);
+    constexpr std::array<std::pair<std::string_view, double>, 5> kSuffixes = {
+        {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}}};
+    const auto* found = std::find_if(kSuffixes.begin(), kSuffixes.end(),
+                                     [&](const auto& row) { return row.first == suffix; });
+    if (trouble != std::errc() || found == kSuffixes.end()) {
+      train.fail("tokens", fmt::format("must be a count, such as \"300B\" or \"15T\" (k, M, B, T), "
+                                       "is \"{}\"", text));
+    }
+    tokens *= found->second;
+  }
+  if (!(tokens >= 1 && tokens <= kTokensMax)) {
+    train.fail("tokens", fmt::format("must be from 1 to {:g}, is {:g}", kTokensMax, tokens));
+  }
+  return std::round(tokens);
+}
+
+void read_train(const Object& root, WhatIf& what_if) {
+  const Object train = root.object("train");
+  train.touch("tokens");
+  train.done();
+  if (train.has("tokens")) what_if.tokens = parse_tokens(train);
+}
+
+Json resolve(const WhatIf& what_if, const FoundCluster& cluster, const Object& root) {
+  Json json{{"name", what_if.name},
+            {"model", write_model(what_if.model)},
+            {"cluster", write_cluster(cluster)}};
+  const Json plan = write_plan(what_if.plan);
+  for (const auto& [key, value] : plan.items()) json[key] = value;
+
+  // What was not asked is null, which reads as absent.
+  const Object expect = root.object("expect");
+  json["expect"] = Json::object();
+  for (const char* key : {"step_time", "peak_memory"}) {
+    json["expect"][key] = expect.has(key) ? expect.at(key) : Json();
+  }
+  json["train"] = Json::object();
+  json["train"]["tokens"] =
+      what_if.tokens > 0 ? Json(static_cast<std::int64_t>(what_if.tokens)) : Json();
+  return json;
+}
+
+}  // namespace
+
+Cluster find_cluster(const Object& what_if, const std::string& base) {
+  return found_cluster(what_if, base).cluster;
+}
+
+WhatIf read_what_if(const Document& document, const std::string& base) {
+  const Object root(document);
+  // All keys first: a misspelt section is the cause of what else would look wrong.
+  for (const char* key : {"name", "model", "cluster", "batch", "parallel", "sharding", "recompute",
+                          "precision", "attention", "dropout", "clip_gradients", "expect",
+                          "train"}) {
+    root.touch(key);
+  }
+  root.done();
+
+  WhatIf what_if;
+  what_if.model = find_model(root, base);
+  FoundCluster cluster = found_cluster(root, base);
+  what_if.cluster = cluster.cluster;
+  what_if.name =
+      root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));
+  read_expect(root, what_if);
+  read_train(root, what_if);
+  what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
+  what_if.resolved = resolve(what_if, cluster, root);
+  return what_if;
+}
+
+WhatIf read_what_if(const std::string& path, const std::vector<std::string>& sets) {
+  const std::string file = path == "-" ? "stdin" : path;
+  Document document = parse_json(read_file(path), file);
+  for (const std::string& set : sets) {
+    const std::size_t equals = set.find('=');
+    if (equals == std::string::npos) {
+      throw Error("--set " + set, "write path=value: --set parallel.tensor=4");
+    }
+    set_value(document, std::string_view(set).substr(0, equals),
+              std::string_view(set).substr(equals + 1));
+  }
+  return read_what_if(document, path == "-" ? "." : directory_of(path));
+}
+
+}  // namespace stepcast
