@@ -9,6 +9,7 @@
 // reason (Megatron-LM's asynchronous tensor-parallel backward).
 #include "models/backward.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -120,10 +121,13 @@ void Backward::rerun(std::size_t slice) {
     return dropped_[static_cast<std::size_t>(id)] == static_cast<std::int32_t>(slice);
   };
   // Inputs first: they may have to be made again themselves.
+  std::vector<ValueId> made;
   for (std::int32_t n = slices_[slice].first; n < slices_[slice].last; ++n) {
-    for (ValueId v : out_.block.nodes[static_cast<std::size_t>(n)].in) {
-      if (!inside(v)) want(v);
+    const Node& node = out_.block.nodes[static_cast<std::size_t>(n)];
+    for (ValueId v : node.in) {
+      if (std::find(made.begin(), made.end(), v) == made.end()) want(v);
     }
+    made.insert(made.end(), node.out.begin(), node.out.end());
   }
   // What stayed must not be overwritten while others may hold it: a kept output is made again into a
   // value of its own, under which the rest of the slice reads it.
@@ -318,6 +322,7 @@ void Backward::unary(const Node& node, const Pointwise& op, PointwiseKind kind, 
   const ValueId dx = contribution(x);
   Pointwise backward = op;
   backward.kind = kind;
+  backward.columns = value(x).shape.elements() / op.rows;  // a gate's input is twice as wide
   push(make(node, ".gradient", backward, {dy, saved}, {dx}));
   give(node, x, dx);
 }

@@ -57,7 +57,8 @@ class ChunkWriter {
 
   void act(BodyWriter& body, const Step& step);
   void run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather, bool drop);
-  void issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q);
+  void issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q,
+                    std::vector<int>& holders, std::vector<bool>& waits) const;
   EventId gathered(int step) const;
   EventId limit(int from_end) const;
 
@@ -238,11 +239,19 @@ EventId ChunkWriter::limit(int from_end) const {
   return static_cast<EventId>(kFirstRing + prefetch_ + 1 + from_end % (prefetch_ + 1));
 }
 
-void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q) {
+// Brings in the units of step q that no step on the way holds already.
+void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q,
+                               std::vector<int>& holders, std::vector<bool>& waits) const {
+  std::vector<std::int32_t> missing;
+  for (std::int32_t unit : blocks_[steps[static_cast<std::size_t>(q)].block].units) {
+    if (holders[static_cast<std::size_t>(unit)]++ == 0) missing.push_back(unit);
+  }
+  if (missing.empty()) return;
+  waits[static_cast<std::size_t>(q)] = true;
   const int count = static_cast<int>(steps.size());
   const int freed = q - prefetch_ - 1;  // the step whose memory this gather takes
   body.add(Wait{Stream::kData, limit(freed >= 0 ? count - 1 - freed : -1 - freed)});
-  state_.gather(body, blocks_[steps[static_cast<std::size_t>(q)].block].units, gathered(q));
+  state_.gather(body, missing, gathered(q));
 }
 
 void ChunkWriter::act(BodyWriter& body, const Step& step) {
@@ -263,18 +272,35 @@ void ChunkWriter::act(BodyWriter& body, const Step& step) {
   }
 }
 
+// Weights come in with `gather`, some steps ahead, and go with `drop` when the last step that holds
+// them is done. Without `gather` they are whole already; without `drop` they stay.
 void ChunkWriter::run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather,
                             bool drop) {
   const int count = static_cast<int>(steps.size());
-  for (int q = 0; gather && q < std::min(prefetch_, count); ++q) issue_gather(body, steps, q);
+  std::vector<int> holders(static_cast<std::size_t>(state_.units()), 0);  // by unit
+  std::vector<bool> waits(steps.size(), false);                          // by step
+  if (!gather) {
+    for (const Step& step : steps) {
+      for (std::int32_t unit : blocks_[step.block].units) {
+        ++holders[static_cast<std::size_t>(unit)];
+      }
+    }
+  }
+  for (int q = 0; gather && q < std::min(prefetch_, count); ++q) {
+    issue_gather(body, steps, q, holders, waits);
+  }
   for (int s = 0; s < count; ++s) {
     const Step& step = steps[static_cast<std::size_t>(s)];
-    if (gather) {
-      if (s + prefetch_ < count) issue_gather(body, steps, s + prefetch_);
-      body.add(Wait{Stream::kCompute, gathered(s)});
+    if (gather && s + prefetch_ < count) {
+      issue_gather(body, steps, s + prefetch_, holders, waits);
     }
+    if (waits[static_cast<std::size_t>(s)]) body.add(Wait{Stream::kCompute, gathered(s)});
     act(body, step);
-    if (drop) state_.drop(body, blocks_[step.block].units);
+    std::vector<std::int32_t> done;
+    for (std::int32_t unit : blocks_[step.block].units) {
+      if (drop && --holders[static_cast<std::size_t>(unit)] == 0) done.push_back(unit);
+    }
+    state_.drop(body, done);
     if (gather || drop) body.add(Record{Stream::kCompute, limit(count - 1 - s)});
   }
 }
@@ -301,7 +327,7 @@ void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int ste
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
   const std::vector<Step> steps = forward_steps();
-  if (first) {
+  if (first && gathers_in_forward()) {
     // Updated weights come in group by group, one group ahead of the blocks that use it.
     std::size_t issued = 0;
     const auto issue = [&] {
@@ -325,8 +351,8 @@ BodyId ChunkWriter::forward(bool first) {
     if (shape_.previous) {
       receive(body, activations_.front(), Stream::kReceiveForward, -1, Phase::kForward);
     }
-    const bool streams = streams_weights();
-    run_steps(body, steps, streams, streams && plan_.reshard_after_forward);
+    const bool reshard = plan_.reshard_after_forward;
+    run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
   if (shape_.next) send(body, activations_.back(), Stream::kSendForward, 1);
   return body.finish();
@@ -360,8 +386,9 @@ BodyId ChunkWriter::backward(bool last) {
   if (shape_.next) {
     receive(body, gradients_.back(), Stream::kReceiveBackward, 1, Phase::kBackward);
   }
-  const bool streams = streams_weights();
-  run_steps(body, backward_steps(), streams && plan_.reshard_after_forward, streams);
+  const bool reshard = plan_.reshard_after_forward;
+  run_steps(body, backward_steps(), streams_weights() && reshard,
+            streams_weights() && (last || reshard));
   if (!open_.empty()) {
     state_.close_gradients(body, open_);
     open_.clear();
@@ -373,7 +400,6 @@ BodyId ChunkWriter::backward(bool last) {
 ChunkBodies ChunkWriter::run() {
   place_blocks();
   ChunkBodies out;
-  out.forward = out.forward_first = forward(false);
   if (gathers_in_forward()) {
     Bytes bytes;
     for (const Placed& block : blocks_) {
@@ -387,10 +413,12 @@ ChunkBodies ChunkWriter::run() {
       }
       group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
     }
-    out.forward_first = forward(true);
   }
+  const bool keeps_weights = streams_weights() && !plan_.reshard_after_forward;
+  out.forward = out.forward_first = forward(false);
+  if (gathers_in_forward() || keeps_weights) out.forward_first = forward(true);
   out.backward = out.backward_last = backward(false);
-  if (reduces_at_end() && plan_.overlap) out.backward_last = backward(true);
+  if ((reduces_at_end() && plan_.overlap) || keeps_weights) out.backward_last = backward(true);
 
   BodyWriter settle(tables_, "settle", Phase::kOptimizer);
   if (reduces_at_end() && !plan_.overlap) {

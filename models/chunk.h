@@ -18,10 +18,10 @@ struct ChunkShape {
 };
 
 struct ChunkBodies {
-  BodyId forward_first = 0;  // of micro-batch 0: brings the updated weights in (stages 1, 2)
+  BodyId forward_first = 0;  // of micro-batch 0: may bring weights in for the whole step
   BodyId forward = 0;
   BodyId backward = 0;
-  BodyId backward_last = 0;  // of the last micro-batch: reduces the gradients (stages 0, 1)
+  BodyId backward_last = 0;  // of the last micro-batch: may reduce gradients, drop weights
   BodyId settle = 0;         // what is left of reducing, and the norm
   BodyId update = 0;
   std::int32_t residents = 0;

@@ -2,10 +2,10 @@
 //
 // Three things have to be known that no key says. Names differ by age (n_embd is hidden_size). What
 // a class always has, such as Qwen2's biases of q, k and v, has no key. And a key equal to the
-// default of its class may be missing: at the top level only some are ever left out, but in a nested
-// config (text_config) any size may be, as in google/gemma-3-4b-it, which has no
+// default of its class may be missing: at the top level only some are ever left out, but in a
+// nested config (text_config) any size may be, as in google/gemma-3-4b-it, which has no
 // num_attention_heads. So there is a table of classes, after transformers'
-// src/transformers/models/*/configuration_*.py, and one reader. Keys that carry no cost are ignored.
+// src/transformers/models/*/configuration_*.py, and one reader. Keys without a cost are ignored.
 //
 // Known to be read as more work than it is: attention within a sliding window counts as full
 // attention. Of a model that also sees or hears, only the text model is read.

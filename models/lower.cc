@@ -21,7 +21,7 @@ class Lowering {
   Job run();
 
  private:
-  const ChunkBodies& bodies_of(const Part& part, bool previous, bool next);
+  const ChunkBodies& bodies_of(const BlockRange& part, bool previous, bool next);
   BodyId write_clip();
   void write_program(const std::vector<Slot>& slots, std::size_t stage);
 
@@ -30,7 +30,7 @@ class Lowering {
   Job job_;
   Tables tables_;
   std::vector<BlockKind> kinds_;
-  std::vector<Part> parts_;
+  std::vector<BlockRange> parts_;
   std::vector<ChunkShape> shapes_;     // distinct
   std::vector<ChunkBodies> chunks_;    // of shapes_
   TensorId norm_ = kNoTensor;
@@ -39,7 +39,7 @@ class Lowering {
   BodyId clip_ = -1;
 };
 
-const ChunkBodies& Lowering::bodies_of(const Part& part, bool previous, bool next) {
+const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bool next) {
   const auto chain = network_.chain.begin();
   ChunkShape shape{{chain + part.first, chain + part.last}, previous, next};
   const auto known = std::find(shapes_.begin(), shapes_.end(), shape);

@@ -59,8 +59,8 @@ Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bo
 // is heads, head_dim is hidden / heads, and ffn is 4 hidden where the MLP has no gate. "source" and
 // "description" are for people. A "name" wins over the one given here.
 //
-// Throws Error: unknown model_type (with the supported ones), mixture-of-experts or latent attention
-// (not covered yet), a missing size, h not divisible where it must be, a limit exceeded.
+// Throws Error: unknown model_type (with the supported ones), mixture-of-experts or latent
+// attention (not covered yet), a missing size, h not divisible where it must be, a limit exceeded.
 Model read_model(const Object& object, std::string_view name);
 
 // Writes the preset form, with every field; read_model reads it back.

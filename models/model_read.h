@@ -1,5 +1,5 @@
-// What the two readers of a model (preset in model.cc, Hugging Face in hf.cc) share. All others call
-// read_model().
+// What the two readers of a model share (preset in model.cc, Hugging Face in hf.cc). All others
+// call read_model().
 #pragma once
 
 #include <string>

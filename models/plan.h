@@ -58,7 +58,8 @@ struct Plan {
   bool overlap = true;                 // gradient reduction beside backward, gathers beside compute
   std::int64_t prefetch = 1;           // ZeRO-3: units gathered ahead
   std::int64_t shard_group = 0;        // hybrid sharding: ranks that share one copy; 0: all of data
-  bool reshard_after_forward = true;   // ZeRO-3: gather again in backward
+  bool reshard_after_forward = true;   // ZeRO-3: gather again in backward; false: gathered once a
+                                       // step and whole until the last backward
 
   // recompute
   Recompute recompute = Recompute::kNone;
@@ -70,11 +71,11 @@ struct Plan {
   Dtype gradients = Dtype::kBf16;      // gradient buffers and their reduction
   bool master = true;                  // fp32 master weights (false: the weights are the master)
   Dtype moments = Dtype::kFp32;
-  bool gradient_copy = false;          // an fp32 copy of the gradients for the update (Megatron fp16)
+  bool gradient_copy = false;          // an fp32 copy of the gradients for the update
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
   bool dropout = false;                // the model's dropout is active 
-  bool clip_gradients = true;          // global norm: an all-reduce over all ranks before the update
+  bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
   bool operator==(const Plan&) const = default;
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
@@ -129,7 +130,8 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 // Throws Error (place "plan: parallel.tensor") for the trouble of a plan alone or with the model.
 void check_plan(const Plan& plan, const Model& model);
 
-// The "batch" ... members of the resolved what-if, every default filled in; read_plan reads it back.
+// The "batch" ... members of the resolved what-if, every default filled in; read_plan reads it back
+// equal.
 Json write_plan(const Plan& plan);
 
 }  // namespace stepcast

@@ -43,6 +43,7 @@ class State {
   // Adds the unit's shards and optimizer tensors to the Job. REQUIRES: its weights are there.
   std::int32_t add(Unit unit);
   const Unit& unit(std::int32_t i) const { return units_[static_cast<std::size_t>(i)]; }
+  std::int32_t units() const { return static_cast<std::int32_t>(units_.size()); }
   const std::vector<TensorId>& residents() const { return residents_; }
 
   // Stage 3: brings the units' whole weights in, on the data stream; `done` is recorded when they

@@ -40,7 +40,7 @@ std::vector<std::int64_t> even(std::int64_t layers, std::size_t parts) {
 
 }  // namespace
 
-std::vector<Part> lay_out(const Network& network, const Plan& plan) {
+std::vector<BlockRange> lay_out(const Network& network, const Plan& plan) {
   const auto numbered = [&](std::int32_t kind) {
     return network.kinds[static_cast<std::size_t>(kind)].numbered;
   };
@@ -68,10 +68,10 @@ std::vector<Part> lay_out(const Network& network, const Plan& plan) {
   STEPCAST_CHECK(counts.size() == parts, "one count a part");
   STEPCAST_CHECK(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) == layers,
                  "every layer is laid on one part");
-  std::vector<Part> result;
+  std::vector<BlockRange> result;
   std::int32_t at = 0;
   for (std::size_t p = 0; p < parts; ++p) {
-    Part part{at, at + static_cast<std::int32_t>(counts[p])};
+    BlockRange part{at, at + static_cast<std::int32_t>(counts[p])};
     if (p == 0) part.last += static_cast<std::int32_t>(first - begin);
     if (p + 1 == parts) part.last += static_cast<std::int32_t>(end - last);
     if (part.size() == 0) {

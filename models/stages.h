@@ -10,7 +10,7 @@
 namespace stepcast {
 
 // Blocks [first, last) of the chain.
-struct Part {
+struct BlockRange {
   std::int32_t first = 0;
   std::int32_t last = 0;
   std::int32_t size() const { return last - first; }
@@ -19,6 +19,6 @@ struct Part {
 // One part a chunk, p v of them in model order: stage i's chunk c is part c p + i. What stands before
 // the chain's first numbered block (the embedding) belongs to the first part, what stands after its
 // last (the head) to the last. Throws Error where a part would be empty.
-std::vector<Part> lay_out(const Network& network, const Plan& plan);
+std::vector<BlockRange> lay_out(const Network& network, const Plan& plan);
 
 }  // namespace stepcast

@@ -61,8 +61,10 @@ std::vector<std::string> degrees(const Plan& plan, const Model& model, std::int6
     }
     lay_out_again(plan, model, pipeline, one ? 1 : plan.virtual_stages, sets);
   }
-  sets.push_back(set_text("parallel.data", data));
-  if (data != plan.data) keep_global_batch(plan, sets);
+  if (data != plan.data) {
+    sets.push_back(set_text("parallel.data", data));
+    keep_global_batch(plan, sets);
+  }
   return sets;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -129,6 +130,18 @@ std::string words_of(std::string key) {
   return key;
 }
 
+// A part of the breakdown as the object of a sentence.
+std::string cause_of(const std::string& key) {
+  constexpr std::string_view kExposed = "_exposed";
+  if (key.ends_with(kExposed)) {
+    return fmt::format("waiting for {} communication", key.substr(0, key.size() - kExposed.size()));
+  }
+  if (key == "bubble") return "the pipeline bubble";
+  if (key == "recompute") return "recomputation";
+  if (key == "other") return "other waits (the host, global collectives, slower ranks)";
+  return "the " + key;
+}
+
 std::string limit_sentence(const Json& breakdown, double step) {
   const double compute = number(breakdown, "compute");
   std::string worst;
@@ -138,14 +151,13 @@ std::string limit_sentence(const Json& breakdown, double step) {
     worst = key;
     most = value.get<double>();
   }
-  if (worst.empty()) return "Compute alone makes the step.";
-  const bool bound = compute >= most;
-  return fmt::format("{} limits the step: {} of {} ({}){}", bound ? "Compute" : words_of(worst),
-                     time_text(bound ? compute : most), time_text(step),
-                     percent((bound ? compute : most) / step),
-                     bound ? fmt::format("; the largest part beside it is {}, {} ({}).",
-                                         words_of(worst), time_text(most), percent(most / step))
-                           : fmt::format("; compute takes {}.", percent(compute / step)));
+  if (worst.empty()) return "The step is limited by compute alone.";
+  const std::string lost =
+      fmt::format("{}: {} of {} ({})", cause_of(worst), time_text(most), time_text(step),
+                  percent(most / step));
+  if (compute < most) return "The step is limited by " + lost + ".";
+  return fmt::format("The step is limited by compute ({}); most of the rest is {}.",
+                     percent(compute / step), lost);
 }
 
 std::string breakdown_section(const Json& report) {
@@ -269,10 +281,19 @@ std::string expectation_section(const WhatIf& what_if, const Json& report) {
   return out;
 }
 
-std::string sets_text(const Suggestion& suggestion) {
-  std::string out;
-  for (const std::string& set : suggestion.sets) out += (out.empty() ? "" : " ") + ("--set " + set);
-  return out;
+// "--set a=1 --set b=2", in lines that a shell takes as one.
+std::vector<std::string> sets_lines(const Suggestion& suggestion) {
+  constexpr std::size_t kWidth = 74;
+  std::vector<std::string> lines = {""};
+  for (const std::string& set : suggestion.sets) {
+    const std::string word = "--set " + set;
+    if (!lines.back().empty() && lines.back().size() + word.size() > kWidth) {
+      lines.back() += " \\";
+      lines.emplace_back();
+    }
+    lines.back() += (lines.back().empty() ? "" : " ") + word;
+  }
+  return lines;
 }
 
 std::string advice_section(const Advice& advice) {
@@ -283,7 +304,10 @@ std::string advice_section(const Advice& advice) {
   }
   Rows rows = {{"step", "peak", "change"}};
   const auto add = [&rows](const Suggestion& one) {
-    rows.push_back({format_seconds(to_seconds(one.step)), format_bytes(one.peak), sets_text(one)});
+    std::string step = format_seconds(to_seconds(one.step)), peak = format_bytes(one.peak);
+    for (std::string& line : sets_lines(one)) {
+      rows.push_back({std::exchange(step, ""), std::exchange(peak, ""), std::move(line)});
+    }
   };
   std::string title = fmt::format("\nwhat would {} (each one simulated; {})\n",
                                   advice.fits ? "make it faster" : "make it fit", tried);

@@ -2,6 +2,8 @@
 // found by linear search.
 #include "sim/engine/compile.h"
 
+#include <utility>
+
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -63,7 +65,9 @@ class Compiler {
                        prices.transfers.size() == job.transfers.size(),
                    "prices belong to the job");
     code_.issue = prices.issue;
-    for (int s = 0; s < kStreams; ++s) code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
+    for (int s = 0; s < kStreams; ++s) {
+      code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
+    }
     const auto registers = kFirstEventRegister + static_cast<std::size_t>(job.events);
     code_.first_causes.assign(registers, 0);
     code_.receiving.assign(registers, false);

@@ -10,7 +10,9 @@ namespace {
 
 constexpr std::int64_t kHostDoesNotBind = std::numeric_limits<std::int64_t>::min();
 
-Instant at(const Instant* clocks, std::int32_t reg) { return clocks[static_cast<std::size_t>(reg)]; }
+Instant at(const Instant* clocks, std::int32_t reg) {
+  return clocks[static_cast<std::size_t>(reg)];
+}
 
 }  // namespace
 

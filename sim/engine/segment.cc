@@ -3,25 +3,28 @@
 // Within a segment a rank meets nobody, so the registers at its end are a function of those at its
 // begin, built of max and of adding constants only. Such a function (max-plus linear) commutes with
 // a shift of all registers; so it is enough to know them relative to `base`, the compute clock at
-// the begin. Two facts, found here by one pass of abstract interpretation, make equal keys frequent:
+// the begin. Two facts, found here by one pass of abstract interpretation, make equal keys common:
 //
-// 1. Clamping. A value is *anchored* if it is provably >= base: the compute clock, what was recorded
-//    from it, what has waited for such a thing. A live-in x that reaches anything only through
-//    max(x, anchored) counts as max(x, base): for a >= base, max(x, a) = max(max(x, base), a). So
-//    how far an idle stream lies behind does not enter its key. (The gap that a Wait on the compute
-//    stream adds to the breakdown is max(x, clock) - clock: the same argument.) For a value that is
-//    not anchored, `raw` is the set of live-ins that it is a plain max of; once work is added to
-//    it, or it is left in a register at the end, these enter the key as they are.
+// 1. Clamping. A value is *anchored* if it is provably >= base: the compute clock, what was
+//    recorded from it, what has waited for such a thing. A live-in x that reaches anything only
+//    through max(x, anchored) counts as max(x, base): for a >= base, max(x, a) =
+//    max(max(x, base), a). So how far an idle stream lies behind does not enter its key. (The gap
+//    that a Wait on the compute stream adds to the breakdown is max(x, clock) - clock: the same
+//    argument.) For a value that is not anchored, `raw` is the set of live-ins that it is a plain
+//    max of; once work is added to it, or it is left in a register at the end, these enter the key
+//    as they are.
 //
 // 2. The host. It issues the i-th of the segment's instructions at host + i issue, whatever else
-//    happens. A value's lower bound is (a live-in register `root`) + `low`: adding work adds to low,
-//    max may take either side's. If host <= root + low - i issue for every instruction, no max with
-//    the host ever takes the host's side, and the outcome is that of a host at minus infinity: the
-//    host is left out of the key. One slack a root sums this up. Else the host enters as it is.
+//    happens. A value's lower bound is (a live-in register `root`) + `low`: adding work adds to
+//    low, max may take either side's. If host <= root + low - i issue for every instruction, no max
+//    with the host ever takes the host's side, and the outcome is that of a host at minus infinity:
+//    the host is left out of the key. One slack a root sums this up. Else it enters as it is.
 //
 // Cost: linear in the text, times the size of a set of registers.
 #include <bitset>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "sim/engine/compile.h"
 
@@ -123,8 +126,8 @@ class Analysis {
   Segment segment_;
 };
 
-// What meets no other rank. Records from a stream that receives carry the cause of the last Receive,
-// which is not known here; they stand next to it anyway.
+// What meets no other rank. Records from a stream that receives carry the cause of its last
+// Receive, which is not known here; they stand next to it anyway.
 bool stays(const Code& code, const Micro& micro) {
   switch (micro.kind) {
     case MicroKind::kCompute:

@@ -14,7 +14,10 @@
 // members of a tensor group are walked in turn while their registers are in the cache.
 #include "sim/engine/walk.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "sim/base/error.h"
 #include "sim/engine/memo.h"
@@ -135,7 +138,6 @@ class Walk {
 
   const Job& job_;
   const Code& code_;
-  const Mesh& mesh_;
   const std::span<const double> slow_;
   const bool trace_;
   std::uint64_t lottery_;
@@ -155,7 +157,7 @@ class Walk {
 
 Walk::Walk(const Job& job, const Code& code, const Mesh& mesh, std::span<const double> slow,
            const WalkOptions& options)
-    : job_(job), code_(code), mesh_(mesh), slow_(slow), trace_(options.trace),
+    : job_(job), code_(code), slow_(slow), trace_(options.trace),
       lottery_(options.shuffle),
       mail_(code.channels.size() * static_cast<std::size_t>(mesh.ranks())), memo_(code) {
   const auto count = static_cast<std::size_t>(mesh.ranks());
@@ -229,10 +231,10 @@ inline void Walk::keep_span(const Here& here, const Micro& micro, Instant begin,
   if (!trace_) [[likely]] return;
   const Rank& r = rank(here.index);
   const Call& call = program(r).schedule[static_cast<std::size_t>(r.call)];
-  const Instruction& what =
-      job_.bodies[static_cast<std::size_t>(call.body)].code[static_cast<std::size_t>(micro.instruction)];
+  const Body& body = job_.bodies[static_cast<std::size_t>(call.body)];
   const Stream stream = match(
-      what, [](const Collective& i) { return i.stream; }, [](const Send& i) { return i.stream; },
+      body.code[static_cast<std::size_t>(micro.instruction)],
+      [](const Collective& i) { return i.stream; }, [](const Send& i) { return i.stream; },
       [](const Receive& i) { return i.stream; }, [](const auto&) { return Stream::kCompute; });
   timeline_.trace.spans.push_back({here.index, call.body, micro.instruction, call.chunk,
                                    call.micro_batch, stream, begin, end});
@@ -277,7 +279,8 @@ inline void Walk::send(const Here& here, const Micro& micro) {
 inline bool Walk::receive(const Here& here, const Micro& micro) {
   Instant arrival;
   const auto kind = static_cast<std::size_t>(micro.other);
-  if (!mail_.pop(kind * ranks_.size() + static_cast<std::size_t>(here.index), arrival)) return false;
+  const std::size_t channel = kind * ranks_.size() + static_cast<std::size_t>(here.index);
+  if (!mail_.pop(channel, arrival)) return false;
   const Instant ready = issue(here, micro);
   const Instant end = later(ready, arrival);
   Instant& clock = here.clocks[micro.stream];
@@ -430,9 +433,7 @@ Timeline Walk::finish() {
     RankTime& time = timeline_.ranks[r];
     time.breakdown[static_cast<std::size_t>(Part::kOther)] += end - time.end;
     const Duration waits = ranks_[r].bubble + (pipeline_end - time.pipeline_end);
-    if (pipeline_end > Instant()) {
-      idle += static_cast<double>(waits.picoseconds) / static_cast<double>(pipeline_end.picoseconds);
-    }
+    if (pipeline_end > Instant()) idle += to_seconds(waits) / to_seconds(pipeline_end - Instant());
     timeline_.instructions += timed[static_cast<std::size_t>(ranks_[r].stage)];
   }
   timeline_.bubble_fraction = idle / static_cast<double>(ranks_.size());

@@ -1,5 +1,5 @@
-// The meaning of a Job in time once more, as an explicit graph of events: every instruction of every
-// rank is a node, and a time is a longest path. Slow, and shares no code with the engine.
+// The meaning of a Job in time once more, as an explicit graph of events: every instruction of
+// every rank is a node, and a time is a longest path. Slow, and shares no code with the engine.
 #pragma once
 
 #include <vector>

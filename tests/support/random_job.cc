@@ -1,7 +1,7 @@
-// A virtual stage k = chunk * stages + stage runs forward and backward bodies of random content. All
-// stages take their (chunk, micro-batch) pairs in one common order, which keeps messages in order;
-// each runs some forwards ahead of its first backward, later stages no more than earlier ones (or,
-// with several chunks, all of them), which keeps out deadlock.
+// A virtual stage k = chunk * stages + stage runs forward and backward bodies of random content.
+// All stages take their (chunk, micro-batch) pairs in one common order, which keeps messages in
+// order; each runs some forwards ahead of its first backward, later stages no more than earlier
+// ones (or, with several chunks, all of them), which keeps out deadlock.
 #include "tests/support/random_job.h"
 
 #include <algorithm>
@@ -206,7 +206,8 @@ void write_tables(Job& job, std::mt19937_64& random) {
     if (t >= kScratch && random() % 3 == 0) tensor.category = Category::kBuffers;
     if (t <= kDy) tensor.shape = {32, 32};
     if (t >= kGradient) tensor.scope = Scope::kRank;
-    if (t >= kGradient) tensor.category = t == kGradient ? Category::kGradients : Category::kWeights;
+    if (t >= kGradient) tensor.category = Category::kWeights;
+    if (t == kGradient) tensor.category = Category::kGradients;
     job.tensors.push_back(tensor);
   }
   job.resident_sets = {{kGradient, kNorm, kTable}};
@@ -217,13 +218,13 @@ void write_tables(Job& job, std::mt19937_64& random) {
     work.columns = 1;
     job.ops.push_back(work);
   }
-  const AxisSet stages = Axis::kPipeline;
+  const AxisSet stages = Axis::kPipeline, everything = stages | Axis::kTensor | Axis::kData;
   job.transfers = {{TransferKind::kAllReduce, Axis::kTensor, false, Bytes(1000)},
                    {TransferKind::kAllReduce, Axis::kData, false, Bytes(2000)},
                    {TransferKind::kAllReduce, Axis::kTensor | Axis::kData, false, Bytes(3000)},
                    {TransferKind::kSendReceive, stages, false, job.tensors[kX].bytes()},
                    {TransferKind::kAllReduce, stages, false, Bytes(4)},
-                   {TransferKind::kAllReduce, stages | Axis::kTensor | Axis::kData, false, Bytes(8)},
+                   {TransferKind::kAllReduce, everything, false, Bytes(8)},
                    {TransferKind::kAllReduce, stages, true, Bytes(16)}};
 }
 

@@ -62,8 +62,9 @@ TEST(AccountDeathTest, AbortsWhereAStepKeepsWhatItAllocates) {
 }
 
 // Tensor 4, data 2, pipeline 2. One forward sends 1000 bytes on and all-reduces 400 over tensor:
-// 2 * 3/4 * 400 = 600. The optimizer reduce-scatters 100 over data (1/2: 50), data+replica (the same
-// two ranks: 50 on data's account), and 8 bytes over tensor+pipeline (8 ranks: 2 * 7/8 * 8 = 14).
+// 2 * 3/4 * 400 = 600. The optimizer reduce-scatters 100 over data (1/2: 50), data+replica (the
+// same two ranks: 50 on data's account), and 8 bytes over tensor+pipeline (8 ranks:
+// 2 * 7/8 * 8 = 14).
 TEST(CountTraffic, MultipliesABodysBytesByItsCalls) {
   Job job;
   job.mesh.degree(Axis::kTensor) = 4;

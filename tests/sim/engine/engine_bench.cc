@@ -1,7 +1,9 @@
 // How many instructions a second the event loop takes, and how long a folded plan.
 #include <benchmark/benchmark.h>
 
-#include <string>
+#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "sim/engine/simulate.h"
 

@@ -12,7 +12,7 @@
 namespace stepcast {
 namespace {
 
-constexpr int kEvents = 4, kDurations = 4;
+constexpr int kEvents = 2, kDurations = 4, kCalls = 120;
 
 class Generator {
  public:
@@ -21,9 +21,8 @@ class Generator {
   int below(int n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
 
   Instruction instruction(int kernels_of_ten) {
-    constexpr Stream kStreamsInUse[] = {Stream::kCompute, Stream::kTensor, Stream::kData,
-                                        Stream::kGlobal, Stream::kReceiveForward};
-    const Stream stream = kStreamsInUse[below(5)];
+    constexpr Stream kStreamsInUse[] = {Stream::kCompute, Stream::kData, Stream::kReceiveForward};
+    const Stream stream = kStreamsInUse[below(3)];
     const auto event = static_cast<EventId>(below(kEvents));
     if (below(10) < kernels_of_ten) {
       return Compute{below(kDurations), {}, {}, static_cast<Phase>(below(kPhases))};
@@ -63,22 +62,24 @@ class Generator {
       const bool is_long = b < 2;
       if (is_long) body.code.push_back(Compute{0, {}, {}, Phase::kForward});
       if (!is_long && below(2) == 0) message(body.code);
-      const int length = is_long ? 16 + below(15) : below(4);
-      for (int i = 0; i < length; ++i) body.code.push_back(instruction(is_long ? kernels : 2));
+      const int length = is_long ? 16 + below(10) : below(3);
+      for (int i = 0; i < length; ++i) body.code.push_back(instruction(is_long ? kernels : 5));
       job.bodies.push_back(std::move(body));
     }
     Program program;
-    for (int i = 0; i < 40; ++i) program.schedule.push_back({below(2) ? below(2) : below(6), 0, i});
+    for (int i = 0; i < kCalls; ++i) {
+      program.schedule.push_back({below(2) == 0 ? below(2) : below(6), 0, i});
+    }
     job.programs = {program};
     return job;
   }
 
   Prices prices(const Job& job) {
     Prices prices;
-    for (int i = 0; i < kDurations; ++i) prices.ops.push_back(Duration(below(4)));
+    for (int i = 0; i < kDurations; ++i) prices.ops.push_back(Duration(below(3)));
     prices.basis.assign(job.ops.size(), Basis::kFitted);
-    for (int i = 0; i < 2 * kDurations; ++i) prices.transfers.push_back(Duration(below(6)));
-    prices.issue = Duration(below(3) / 2);
+    for (int i = 0; i < 2 * kDurations; ++i) prices.transfers.push_back(Duration(below(5)));
+    prices.issue = Duration(below(4) / 3);
     return prices;
   }
 
@@ -133,6 +134,7 @@ TEST(Memo, RecallsWhereIdleStreamsAndTheHostLieBehind) {
 
   Memo memo(code);
   std::vector<Instant> clocks(code.registers(), Instant(5000));
+  clocks[kHostRegister] = Instant(100);
   std::vector<std::int32_t> causes = code.first_causes;
   Breakdown parts = {};
   ASSERT_FALSE(memo.recall(0, clocks.data(), causes.data(), parts));

@@ -35,7 +35,8 @@ struct Example {
     Gemm gemm;
     gemm.m = gemm.n = gemm.k = 1024;
     job.mesh.degree(Axis::kTensor) = 4;
-    job.ops = {gemm, Pointwise{PointwiseKind::kFill, 1024, 1024, Dtype::kBf16, Dtype::kBf16, false}};
+    job.ops = {gemm,
+               Pointwise{PointwiseKind::kFill, 1024, 1024, Dtype::kBf16, Dtype::kBf16, false}};
     job.transfers = {{TransferKind::kAllReduce, Axis::kTensor, false, Bytes(1 << 20)},
                      {TransferKind::kAllReduce, Axis::kData, false, Bytes(1 << 20)}};
   }

@@ -249,7 +249,8 @@ TEST(Verify, FindsADeadlock) {
   schedule.insert(schedule.begin(), Call{early, 0, 0});
   schedule[3].body = drop;
   EXPECT_THAT(job.verify(), HasSubstr("stage 0, call 0 (early, chunk 0, micro-batch 0), "
-                                      "instruction 1: deadlock: this receive waits forever for stage 1"));
+                                      "instruction 1: deadlock: this receive waits forever for "
+                                      "stage 1"));
 }
 
 TEST(Verify, FindsACollectiveThatOneStageLeavesOut) {

@@ -1,0 +1,209 @@
+// The command as a person meets it: the built binary, run in a shell from the root of the sources.
+#include <cstdio>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include "sim/base/json.h"
+
+namespace stepcast {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+struct Outcome {
+  int code = -1;  // 128 + signal if one ended it
+  std::string text;
+};
+
+Outcome run_shell(const std::string& command) {
+  const std::string line = std::string("cd '") + STEPCAST_SOURCE_DIR + "' && " + command;
+  std::FILE* pipe = popen(line.c_str(), "r");
+  if (pipe == nullptr) return {};
+  Outcome outcome;
+  char piece[4096];
+  while (const std::size_t count = std::fread(piece, 1, sizeof piece, pipe)) {
+    outcome.text.append(piece, count);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+std::string binary() { return std::string("'") + STEPCAST_BINARY + "' "; }
+
+Outcome out_of(const std::string& arguments) {
+  return run_shell(binary() + arguments + " 2>/dev/null");
+}
+Outcome err_of(const std::string& arguments) {
+  return run_shell(binary() + arguments + " 2>&1 >/dev/null");
+}
+
+const std::string kExample = "configs/gpt2-1xa100.json";
+
+// Exit code 2, nothing on stdout, and on stderr this one line.
+void expect_trouble(const std::string& arguments, const std::string& part) {
+  const Outcome err = err_of(arguments);
+  EXPECT_EQ(err.code, 2) << arguments << "\n" << err.text;
+  EXPECT_THAT(err.text, StartsWith("stepcast: ")) << arguments;
+  EXPECT_THAT(err.text, HasSubstr(part)) << arguments;
+  EXPECT_EQ(err.text.find('\n'), err.text.size() - 1) << arguments << "\n" << err.text;
+  EXPECT_THAT(out_of(arguments).text, IsEmpty()) << arguments;
+}
+
+// The same for a what-if on stdin.
+void expect_trouble_in(const std::string& json, const std::string& part) {
+  const Outcome err =
+      run_shell("printf '%s' '" + json + "' | " + binary() + "simulate - 2>&1 >/dev/null");
+  EXPECT_EQ(err.code, 2) << json << "\n" << err.text;
+  EXPECT_THAT(err.text, StartsWith("stepcast: stdin:")) << json;
+  EXPECT_THAT(err.text, HasSubstr(part)) << json;
+  EXPECT_EQ(err.text.find('\n'), err.text.size() - 1) << err.text;
+}
+
+TEST(Cli, PrintsHelpWithExamplesAndExitsWithZero) {
+  for (const char* arguments : {"--help", "-h", "simulate --help", "show --help", "list --help",
+                                "explain --help", "schema --help"}) {
+    const Outcome out = out_of(arguments);
+    EXPECT_EQ(out.code, 0) << arguments;
+    EXPECT_THAT(out.text, HasSubstr("Example")) << arguments;
+  }
+  EXPECT_THAT(out_of("--version").text, StartsWith("stepcast "));
+  EXPECT_EQ(out_of("--version").code, 0);
+}
+
+TEST(Cli, SaysWithoutACommandWhatCommandsThereAre) {
+  const Outcome err = err_of("");
+  EXPECT_EQ(err.code, 2);
+  EXPECT_THAT(err.text, HasSubstr("simulate"));
+  EXPECT_LT(err.text.find("Examples"), err.text.find("Usage"));
+}
+
+TEST(Cli, NamesTheNearestCommandAndFlag) {
+  expect_trouble("simulat x", "there is no command \"simulat\" (did you mean \"simulate\"?)");
+  expect_trouble("calibrate x", "there is no command \"calibrate\"; there are simulate, show,");
+  expect_trouble("simulate " + kExample + " --jsn x", "no flag --jsn (did you mean \"--json\"?)");
+  expect_trouble("simulate --jsn=x", "no flag --jsn (did you mean \"--json\"?)");
+  expect_trouble("--jason", "no flag --jason");
+}
+
+TEST(Cli, EndsBadUsageInOneLine) {
+  expect_trouble("simulate", "CONFIG");
+  expect_trouble("simulate " + kExample + " --json", "--json");
+  expect_trouble("simulate " + kExample + " more", "\"more\" is one word too many");
+  expect_trouble("simulate " + kExample + " --ranks fold", "did you mean \"folded\"?");
+  expect_trouble("show program " + kExample + " --stage x", "--stage");
+  expect_trouble("show program " + kExample + " --stage 7", "there is only stage 0, not 7");
+  expect_trouble("show model " + kExample + " --stage 0", "--stage");
+  expect_trouble("show memroy " + kExample, "did you mean \"memory\"?");
+  expect_trouble("list device", "did you mean \"devices\"?");
+  expect_trouble("explain parallel.tensr", "did you mean \"parallel.tensor\"?");
+}
+
+TEST(Cli, NamesTheFileThatItCannotRead) {
+  expect_trouble("simulate none.json", "none.json: there is no such file");
+  expect_trouble("simulate configs", "configs: is a directory");
+  expect_trouble("simulate " + kExample + " --json /none/x.json", "/none/x.json: cannot write");
+}
+
+TEST(Cli, NamesTheOverrideThatItCannotApply) {
+  expect_trouble("simulate " + kExample + " --set parallel.tensor", "write path=value");
+  expect_trouble("simulate " + kExample + " --set =3", "--set");
+  expect_trouble("simulate " + kExample + " --set parallel.tensr=2",
+                 "did you mean \"tensor\"?");
+  expect_trouble("simulate " + kExample + " --set name.x=2", "--set");
+}
+
+TEST(Cli, TakesTheWordAfterAnOverrideForWhatItIs) {
+  EXPECT_EQ(out_of("show model --set batch.micro=1 " + kExample).code, 0);
+}
+
+TEST(Cli, NamesLineAndPathOfWhatIsWrongInTheFile) {
+  expect_trouble_in("{\"model\": \"gpt2\",\n \"cluster\": }", "stdin:2:13");
+  expect_trouble_in("", "stdin:1:1");
+  expect_trouble_in("[]", "stdin:1");
+  const std::string head = "{\"model\": \"gpt2\", \"cluster\": \"a100-80gb-1x8\",\n";
+  const std::string batch = "\"batch\": {\"sequence_length\": 1024}";
+  expect_trouble_in(head + batch + ",\n\"shardin\": {}}", "did you mean \"sharding\"?");
+  expect_trouble_in(head + batch + ",\n\"sharding\": {\"bucket\": \"200 mb\"}}",
+                    "stdin:3: sharding.bucket");
+  expect_trouble_in(head + batch + ",\n\"sharding\": {\"bucket\": 200}}",
+                    "stdin:3: sharding.bucket");
+  expect_trouble_in(head + batch + ",\n\"parallel\": {\"tensor\": 4, \"data\": 3}}",
+                    "stdin:3: parallel.data");
+  // GPT-2 has 12 heads.
+  expect_trouble_in(head + batch + ",\n\"parallel\": {\"tensor\": 8}}", "stdin:3: parallel.tensor");
+  expect_trouble_in("{\"model\": \"gpt-99\", \"cluster\": \"a100-80gb-1x8\", " + batch + "}",
+                    "no model is called \"gpt-99\"");
+  expect_trouble_in("{\"model\": \"gpt2\", \"cluster\": \"a100-1x8\", " + batch + "}",
+                    "a100-40gb, a100-80gb");
+}
+
+TEST(Cli, WritesNothingButTheReportToStdout) {
+  const Outcome out = out_of("simulate " + kExample + " --json -");
+  EXPECT_EQ(out.code, 0);
+  const Document report = parse_json(out.text, "stdout");
+  EXPECT_EQ(report.root.at("format"), "stepcast.report/1");
+}
+
+TEST(Cli, ForecastsItsOwnResolvedConfigToTheSameReport) {
+  const Outcome first = out_of("simulate " + kExample + " --json -");
+  const Json report = parse_json(first.text, "stdout").root;
+  const std::string config = report.at("config").dump();
+  const Outcome second =
+      run_shell("printf '%s' '" + config + "' | " + binary() + "simulate - --json - 2>&1");
+  EXPECT_EQ(second.text, first.text);
+}
+
+TEST(Cli, ExitsWithOneIfTheAnswerIsUnwelcome) {
+  EXPECT_EQ(out_of("simulate " + kExample + " --set expect.step_time='<= 1 us'").code, 1);
+  EXPECT_EQ(out_of("simulate " + kExample + " --set expect.step_time='<= 1 h'").code, 0);
+}
+
+TEST(Cli, ListsEveryKindAlsoAsJson) {
+  EXPECT_THAT(out_of("list models").text, HasSubstr("llama3.1-8b"));
+  EXPECT_THAT(out_of("list devices").text, HasSubstr("h100-sxm"));
+  EXPECT_THAT(out_of("list clusters").text, HasSubstr("aws-p4d-16x8"));
+  EXPECT_THAT(err_of("list profiles").text, HasSubstr("no profiles yet"));
+  for (const std::string kind : {"models", "devices", "clusters", "profiles"}) {
+    const Outcome out = out_of("list --json " + kind);
+    EXPECT_EQ(out.code, 0);
+    EXPECT_EQ(parse_json(out.text, kind).root.at(kind).empty(), kind == "profiles");
+  }
+}
+
+TEST(Cli, ShowsWhatWouldRun) {
+  EXPECT_THAT(out_of("show model " + kExample).text, HasSubstr("124,439,808"));  // GPT-2 small
+  EXPECT_THAT(out_of("show cluster " + kExample).text, HasSubstr("memory bandwidth"));
+  EXPECT_THAT(out_of("show program " + kExample).text, StartsWith("job 1\n"));
+  EXPECT_THAT(out_of("show memory " + kExample).text, HasSubstr("stage 0: peak"));
+}
+
+TEST(Cli, ShowsOneStageOfTheProgramAndOnlyTheBodiesThatItCalls) {
+  const std::string file = "configs/llama3.1-70b-1024xh100.json";
+  const Outcome one = out_of("show program " + file + " --stage 0");
+  const Outcome all = out_of("show program " + file);
+  EXPECT_EQ(one.code, 0);
+  EXPECT_LT(one.text.size(), all.text.size());
+  EXPECT_THAT(one.text, HasSubstr("\nstage 0\n"));
+  EXPECT_EQ(one.text.find("\nstage 1\n"), std::string::npos);
+  EXPECT_THAT(all.text, HasSubstr("\nstage 1\n"));
+}
+
+TEST(Cli, EndsQuietlyWhenNobodyReads) {
+  const Outcome outcome = run_shell("{ " + binary() + "show program " + kExample +
+                                    "; } 2>&1 | head -1");
+  EXPECT_EQ(outcome.text, "job 1\n");
+}
+
+TEST(Cli, SaysThatStdoutIsFull) {
+  const Outcome outcome = run_shell(binary() + "schema 2>&1 >/dev/full");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.text, "stepcast: stdout: cannot write: No space left on device\n");
+}
+
+}  // namespace
+}  // namespace stepcast

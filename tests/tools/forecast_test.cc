@@ -1,0 +1,110 @@
+#include "tools/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/model.h"
+#include "sim/cost/gemm.h"
+#include "tests/tools/small_whatif.h"
+
+namespace stepcast {
+namespace {
+
+Bytes peak(const Report& report) {
+  Bytes most;
+  for (const StageMemory& stage : report.footprint.stages) most = std::max(most, stage.peak);
+  return most;
+}
+
+Report report_of(const std::vector<std::string>& sets) {
+  return forecast(small_what_if(sets)).report;
+}
+
+TEST(Forecast, BreaksTheStepDownIntoPartsThatSumToIt) {
+  const Report report = report_of({});
+  Duration sum;
+  for (const RankTime& rank : report.timeline.ranks) {
+    sum = Duration();
+    for (Duration part : rank.breakdown) sum += part;
+    EXPECT_EQ(sum, report.timeline.step);
+  }
+  EXPECT_GT(sum, Duration());
+}
+
+TEST(Forecast, PutsTheStepInsideItsRange) {
+  const Report report = report_of({});
+  const Seconds step = to_seconds(report.timeline.step);
+  EXPECT_LT(report.low, step);
+  EXPECT_GT(report.high, step);
+  // All of it rests on data sheets: -15 %, +30 %.
+  EXPECT_NEAR(report.low / step, 0.85, 1e-9);
+  EXPECT_NEAR(report.high / step, 1.30, 1e-9);
+}
+
+// MFU x peak x step x devices = FLOPs a token x tokens; tokens/s/device from the same step.
+TEST(Forecast, DerivesUtilisationFromModelFlopsAndTheStep) {
+  const WhatIf what_if = small_what_if();
+  const Report report = forecast(what_if).report;
+  const double step = to_seconds(report.timeline.step).value;
+  const double tokens = 64 * 512;
+  const double peak_flops = matrix_rate(Dtype::kBf16, what_if.cluster.device).value * step * 8;
+  EXPECT_NEAR(report.mfu * peak_flops,
+              model_flops_per_token(what_if.model, 512, true).value * tokens,
+              1e-6 * tokens * report.flops_per_token.value);
+  EXPECT_NEAR(report.tokens_per_second_per_device, tokens / step / 8, 1e-6 * tokens / step);
+  EXPECT_GT(report.hfu, report.mfu);
+  EXPECT_LT(report.hfu, 1);
+}
+
+// One layer's forward again is a third of forward and backward: HFU x step grows by up to that.
+TEST(Forecast, CountsRecomputedWorkInHfuAndNotInMfu) {
+  const Report plain = report_of({});
+  const Report full = report_of({"recompute=full"});
+  const auto work = [](double share, const Report& report) {
+    return share * to_seconds(report.timeline.step).value;
+  };
+  EXPECT_NEAR(work(full.mfu, full), work(plain.mfu, plain), 1e-9 * work(plain.mfu, plain));
+  EXPECT_GT(work(full.hfu, full), 1.15 * work(plain.hfu, plain));
+  EXPECT_LT(work(full.hfu, full), 1.34 * work(plain.hfu, plain));
+}
+
+TEST(Forecast, NeedsLessMemoryWithEveryZeroStage) {
+  // One micro-batch in flight and few tokens, so that the training state is what counts.
+  const std::vector<std::string> base = {"parallel={\"data\": 8}", "batch.micro=1",
+                                         "batch.global=8", "batch.sequence_length=64"};
+  Bytes before(INT64_MAX);
+  for (const char* zero : {"0", "1", "2", "3"}) {
+    std::vector<std::string> sets = base;
+    sets.push_back(std::string("sharding.zero=") + zero);
+    sets.push_back("sharding.bucket=1 MB");
+    const Bytes now = peak(report_of(sets));
+    EXPECT_LT(now, before) << "zero " << zero;
+    before = now;
+  }
+}
+
+TEST(Forecast, TakesLongerWithASlowDeviceAndSimulatesEveryRank) {
+  const Report plain = report_of({});
+  const Report slow = report_of({"cluster.slow_devices=[{\"device\": 5, \"factor\": 2}]"});
+  EXPECT_EQ(plain.timeline.ranks.size(), 2u);
+  EXPECT_EQ(slow.timeline.ranks.size(), 8u);
+  EXPECT_GT(slow.timeline.step, plain.timeline.step);
+}
+
+TEST(Forecast, KeepsSpansOnlyIfAskedTo) {
+  ForecastOptions options;
+  EXPECT_TRUE(forecast(small_what_if(), options).report.timeline.trace.spans.empty());
+  options.trace = true;
+  EXPECT_FALSE(forecast(small_what_if(), options).report.timeline.trace.spans.empty());
+}
+
+TEST(Forecast, IsTheSameForTheResolvedWhatIf) {
+  const WhatIf once = small_what_if({"sharding.zero=1"});
+  const WhatIf twice = read_what_if(parse_json(once.resolved.dump(), "resolved.json"), ".");
+  const Forecast a = forecast(once), b = forecast(twice);
+  EXPECT_EQ(write_report(a.report, a.job).dump(), write_report(b.report, b.job).dump());
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,209 @@
+#include "tools/whatif.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "sim/base/error.h"
+#include "tests/tools/small_whatif.h"
+#include "tools/files.h"
+
+namespace stepcast {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The error that reading ends with, as main prints it; "" if there is none.
+std::string trouble(const std::vector<std::string>& sets, std::string_view text = kSmallWhatIf) {
+  try {
+    small_what_if(sets, text);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string replaced(std::string_view from, std::string_view to) {
+  std::string text(kSmallWhatIf);
+  text.replace(text.find(from), from.size(), to);
+  return text;
+}
+
+class WhatIfFiles : public ::testing::Test {
+ protected:
+  WhatIfFiles()
+      : directory_(fs::path(::testing::TempDir()) / ("whatif_" + std::to_string(::getpid()))) {
+    fs::create_directories(directory_ / "sub");
+  }
+  ~WhatIfFiles() override { fs::remove_all(directory_); }
+
+  std::string write(const std::string& name, std::string_view text) const {
+    const std::string path = (directory_ / name).string();
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  fs::path directory_;
+};
+
+TEST(WhatIf, NamesFileAndLineOfAnUnknownKeyAndTheNearestOne) {
+  const std::string text = replaced("\"batch\"", "\"bacth\"");
+  EXPECT_EQ(trouble({}, text),
+            "plan.json:6: bacth: unknown key \"bacth\" (did you mean \"batch\"?)");
+}
+
+TEST(WhatIf, NamesTheLineOfABadUnit) {
+  const std::string text =
+      replaced("\"name\": \"small\",", "\"expect\": {\"peak_memory\": \"<= 76 Gib\"},");
+  EXPECT_THAT(trouble({}, text), StartsWith("plan.json:2: expect.peak_memory: unknown unit"));
+}
+
+TEST(WhatIf, RefusesAnExpectationThatIsNoUpperLimit) {
+  EXPECT_THAT(trouble({"expect.step_time=\"12 s\""}), HasSubstr("must be an upper limit"));
+  EXPECT_THAT(trouble({"expect.step_tim=\"<= 12 s\""}), HasSubstr("did you mean \"step_time\"?"));
+}
+
+TEST(WhatIf, NamesTheModelFileThatIsMissing) {
+  const std::string message = trouble({"model=nowhere/model.json"});
+  EXPECT_THAT(message, HasSubstr("nowhere/model.json"));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+}
+
+// 2 x 3 = 6 ranks on 8 devices.
+TEST(WhatIf, RefusesDegreesWhoseProductIsNotTheClustersDevices) {
+  const std::string text = replaced("\"data\": 4", "\"data\": 3");
+  const std::string message = trouble({}, text);
+  EXPECT_THAT(message, StartsWith("plan.json:7: parallel.data: "));
+  EXPECT_THAT(message, HasSubstr("data 4 would match"));
+}
+
+TEST(WhatIf, RefusesATensorDegreeThatTheHeadsAreNotAMultipleOf) {
+  const std::string text =
+      replaced("{\"pipeline\": 2, \"data\": 4}", "{\"tensor\": 8, \"data\": 1}");
+  const std::string six = "cluster.devices_per_node=6";
+  EXPECT_EQ(trouble({}, text), "");
+  EXPECT_THAT(trouble({six, "parallel.tensor=6"}, text),
+              HasSubstr("8 heads cannot be divided by tensor 6"));
+}
+
+TEST(WhatIf, DerivesTheDataDegreeThatIsLeftOut) {
+  const WhatIf what_if = small_what_if({}, replaced(", \"data\": 4", ""));
+  EXPECT_EQ(what_if.plan.data, 4);
+  EXPECT_EQ(what_if.resolved.at("parallel").at("data"), 4);
+}
+
+TEST(WhatIf, FillsInWhatIsLeftOut) {
+  const WhatIf what_if = small_what_if();
+  EXPECT_EQ(what_if.resolved.at("sharding").at("zero"), 0);
+  EXPECT_EQ(what_if.resolved.at("recompute"), "none");
+  EXPECT_EQ(what_if.resolved.at("model").at("ffn"), 2048);  // GPT: 4 h
+  EXPECT_EQ(what_if.resolved.at("cluster").at("fabric").at("nics_per_node"), 8);
+  EXPECT_TRUE(what_if.resolved.at("expect").at("step_time").is_null());
+  EXPECT_EQ(what_if.tokens, 0);
+  EXPECT_FALSE(what_if.expect_step_time);
+}
+
+TEST(WhatIf, TakesOverridesInTheirOrder) {
+  EXPECT_EQ(small_what_if({"sharding.zero=1", "sharding.zero=2"}).plan.zero, 2);
+  EXPECT_THAT(trouble({"parallel.tensr=4"}), StartsWith("--set parallel.tensr: "));
+}
+
+TEST(WhatIf, ReadsCountsOfTokensWithTheirSuffix) {
+  EXPECT_EQ(small_what_if({"train.tokens=\"15T\""}).tokens, 15e12);
+  EXPECT_EQ(small_what_if({"train.tokens=300 B"}).tokens, 300e9);
+  EXPECT_EQ(small_what_if({"train.tokens=1500000"}).tokens, 1.5e6);
+  EXPECT_THAT(trouble({"train.tokens=15X"}), HasSubstr("must be a count"));
+  EXPECT_THAT(trouble({"train.tokens=0"}), HasSubstr("must be from 1"));
+}
+
+TEST(WhatIf, ResolvedReadsBackToTheSame) {
+  const std::vector<std::string> sets = {
+      "expect.step_time=<= 12 s",
+      "train.tokens=15T",
+      "cluster.slow_devices=[{\"device\": 3, \"factor\": 1.25}]",
+      "cluster.fabric={\"nic_bandwidth\": \"123.456789 Gb/s\", \"node_latency\": \"0 us\"}",
+      "recompute={\"every\": 2}"};
+  const WhatIf once = small_what_if(sets);
+  const WhatIf twice = read_what_if(parse_json(once.resolved.dump(2), "resolved.json"), ".");
+  EXPECT_EQ(once.resolved.dump(2), twice.resolved.dump(2));
+  EXPECT_EQ(once.plan, twice.plan);
+  EXPECT_EQ(once.cluster.nic_bandwidth, twice.cluster.nic_bandwidth);
+  EXPECT_EQ(once.cluster.node_latency, twice.cluster.node_latency);
+  EXPECT_EQ(once.cluster.slow_devices, twice.cluster.slow_devices);
+}
+
+// Every number of every shipped device survives being written and read, to the last bit.
+TEST(WhatIf, ResolvedReadsBackToTheSameForEveryDeviceAndCluster) {
+  std::vector<std::string> clusters = config_names("clusters");
+  for (const std::string& device : config_names("devices")) clusters.push_back(device + "-1x8");
+  ASSERT_GE(clusters.size(), 8u);
+  for (const std::string& cluster : clusters) {
+    SCOPED_TRACE(cluster);
+    const std::string text = replaced("\"data\": 4", "\"schedule\": \"1f1b\"");
+    const WhatIf once =
+        small_what_if({"cluster=\"" + cluster + "\"", "batch.global=32768"}, text);
+    const WhatIf twice = read_what_if(parse_json(once.resolved.dump(), "resolved.json"), ".");
+    EXPECT_EQ(once.resolved.dump(), twice.resolved.dump());
+    EXPECT_EQ(once.cluster.node_bandwidth, twice.cluster.node_bandwidth);
+    EXPECT_EQ(once.cluster.nic_latency, twice.cluster.nic_latency);
+  }
+}
+
+TEST(WhatIf, ReadsEveryShippedExample) {
+  int found = 0;
+  for (const auto& entry : fs::directory_iterator(config_directory())) {
+    if (!entry.is_regular_file() || entry.path().extension() != ".json") continue;
+    SCOPED_TRACE(entry.path().string());
+    EXPECT_NO_THROW(read_what_if(entry.path().string(), {}));
+    ++found;
+  }
+  EXPECT_GE(found, 5);
+}
+
+TEST_F(WhatIfFiles, FindsAModelRelativeToItsOwnPlace) {
+  write("sub/tiny.json", R"({"layers": 2, "hidden": 64, "heads": 2, "ffn": 128,
+                             "vocabulary": 100, "positions": 64})");
+  const std::string path = write("plan.json", R"({"model": "sub/tiny.json",
+      "cluster": "a100-40gb-1x1", "batch": {"sequence_length": 64}})");
+  const WhatIf what_if = read_what_if(path, {});
+  EXPECT_EQ(what_if.model.name, "tiny");
+  EXPECT_EQ(what_if.name, "tiny on a100-40gb-1x1");
+}
+
+TEST_F(WhatIfFiles, NamesTheReferencedFileInWhichAnErrorStands) {
+  const std::string model = write("bad.json", "{\n\"layers\": 0}");
+  const std::string path = write("plan.json", R"({"model": "bad.json",
+      "cluster": "a100-40gb-1x1", "batch": {"sequence_length": 64}})");
+  try {
+    read_what_if(path, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.where(), model + ":2: layers");
+  }
+}
+
+TEST_F(WhatIfFiles, NamesTheClusterFileInWhichAnErrorStands) {
+  const std::string cluster = write("c.json", "{\"device\": \"a100-40gb\",\n\"nodse\": 2}");
+  const std::string path = write("plan.json", R"({"model": "gpt2", "cluster": "c.json",
+      "batch": {"sequence_length": 64}})");
+  try {
+    read_what_if(path, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.where(), cluster + ":2: nodse");
+  }
+}
+
+TEST_F(WhatIfFiles, RefusesAnOverrideWithoutAValue) {
+  const std::string path = write("plan.json", kSmallWhatIf);
+  EXPECT_THROW(read_what_if(path, {"parallel.tensor"}), Error);
+}
+
+}  // namespace
+}  // namespace stepcast
