@@ -53,7 +53,6 @@ class ChunkWriter {
   std::vector<Step> forward_steps() const;
   std::vector<Step> backward_steps() const;
   bool group_begins(std::size_t block) const;
-  bool group_ends(std::size_t block) const;
 
   void act(BodyWriter& body, const Step& step);
   void run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather, bool drop);
@@ -65,7 +64,7 @@ class ChunkWriter {
   BodyId forward(bool first);
   BodyId backward(bool last);
   void after_backward(BodyWriter& body, std::size_t block);
-  void receive(BodyWriter& body, TensorId tensor, Stream stream, int step, Phase phase);
+  void receive(BodyWriter& body, TensorId tensor, Stream stream, int step);
   void send(BodyWriter& body, TensorId tensor, Stream stream, int step);
 
   Tables& tables_;
@@ -199,12 +198,6 @@ bool ChunkWriter::group_begins(std::size_t block) const {
          blocks_[block].binding.layer % plan_.recompute_every == 0;
 }
 
-bool ChunkWriter::group_ends(std::size_t block) const {
-  return blocks_[block].kind->checkpointed &&
-         (block + 1 == blocks_.size() || !blocks_[block + 1].kind->checkpointed ||
-          group_begins(block + 1));
-}
-
 std::vector<Step> ChunkWriter::forward_steps() const {
   std::vector<Step> steps;
   for (std::size_t j = 0; j < blocks_.size(); ++j) {
@@ -305,7 +298,7 @@ void ChunkWriter::run_steps(BodyWriter& body, const std::vector<Step>& steps, bo
   }
 }
 
-void ChunkWriter::receive(BodyWriter& body, TensorId tensor, Stream stream, int step, Phase) {
+void ChunkWriter::receive(BodyWriter& body, TensorId tensor, Stream stream, int step) {
   const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(tensor)};
   body.add(Alloc{tensor});
   body.add(Receive{tables_.transfer(transfer), tensor, tables_.label("receive"), stream,
@@ -337,7 +330,7 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, Phase::kForward);
+      receive(body, activations_.front(), Stream::kReceiveForward, -1);
     }
     std::int32_t arrived = -1;
     for (const Step& step : steps) {
@@ -349,7 +342,7 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, Phase::kForward);
+      receive(body, activations_.front(), Stream::kReceiveForward, -1);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
@@ -384,7 +377,7 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    receive(body, gradients_.back(), Stream::kReceiveBackward, 1, Phase::kBackward);
+    receive(body, gradients_.back(), Stream::kReceiveBackward, 1);
   }
   const bool reshard = plan_.reshard_after_forward;
   run_steps(body, backward_steps(), streams_weights() && reshard,

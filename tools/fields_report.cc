@@ -137,8 +137,8 @@ std::vector<Field> terms() {
       term("mixed precision", "Compute in a 16-bit type, state in fp32: 16 bytes a parameter with "
                               "bf16 gradients and Adam."),
       term("exposed", "Communication that compute waits for; what overlaps costs no time."),
-      term("all-reduce", "Every member gets the sum of all; a ring sends 2 (n - 1) / n of the bytes "
-                         "a member."),
+      term("all-reduce", "Every member gets the sum of all; a ring sends 2 (n - 1) / n of the "
+                         "bytes a member."),
       term("all-gather", "Every member gets all parts; a ring sends (n - 1) / n of the whole."),
       term("reduce-scatter", "Every member gets its part of the sum; a ring sends (n - 1) / n."),
       term("bus bandwidth", "What a link of the ring carries, whatever the group's size "

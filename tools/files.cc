@@ -1,5 +1,5 @@
-// Files are read in pieces, so that an endless one (/dev/zero) ends at the limit, and written beside
-// their target, then renamed: POSIX renames within one directory are atomic, so a reader sees the
+// Files are read in pieces, so that an endless one (/dev/zero) ends at the limit, and written
+// beside their target, then renamed: POSIX renames within one directory are atomic, so a reader sees the
 // old file or the new one, and a full disk leaves the old one as it was. What is no regular file (a
 // pipe, /dev/null) is written in place.
 //

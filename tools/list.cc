@@ -92,8 +92,8 @@ Listing list_devices() {
                          {"bf16_flops_per_second", rate},
                          {"sources", device.sources}});
   }
-  list.words = "memory: as the framework reports it; bf16: dense peak of the matrix units; sources: "
-               "of the file's numbers";
+  list.words = "memory: as the framework reports it; bf16: dense peak of the matrix units; "
+               "sources: of the file's numbers";
   return list;
 }
 

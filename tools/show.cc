@@ -1,5 +1,5 @@
-// Show: what would run, as text. Nothing is simulated here; `memory` replays one stage's calls up to
-// the moment that account() found, and looks at what is alive then.
+// Show: what would run, as text. Nothing is simulated here; `memory` replays one stage's calls up
+// to the moment that account() found, and looks at what is alive then.
 //
 // Replay: a body changes the number of live instances of each tensor by a fixed amount, so whole
 // calls are added up from a table of those changes, and only the last call is walked. Cost: linear
@@ -118,9 +118,10 @@ std::string show_model(const WhatIf& what_if) {
                  row("all", all)},
                 "lrr");
   text += fmt::format("\nFLOPs a token, forward and backward, at sequence length {}\n", grouped(s));
-  text += align({{"causal half of attention", format_count(model_flops_per_token(m, s, true).value)},
-                 {"full attention (Megatron-LM's figures)",
-                  format_count(model_flops_per_token(m, s, false).value)},
+  const double half = model_flops_per_token(m, s, true).value;
+  const double full = model_flops_per_token(m, s, false).value;
+  text += align({{"causal half of attention", format_count(half)},
+                 {"full attention (Megatron-LM's figures)", format_count(full)},
                  {"6 x parameters", format_count(6 * static_cast<double>(all))}},
                 "lr");
   return text;

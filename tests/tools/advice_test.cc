@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "sim/base/error.h"
 #include "tests/tools/small_whatif.h"
 
 namespace stepcast {

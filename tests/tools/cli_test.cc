@@ -94,7 +94,7 @@ TEST(Cli, EndsBadUsageInOneLine) {
   expect_trouble("simulate", "CONFIG");
   expect_trouble("simulate " + kExample + " --json", "--json");
   expect_trouble("simulate " + kExample + " more", "\"more\" is one word too many");
-  expect_trouble("simulate " + kExample + " --ranks fold", "did you mean \"folded\"?");
+  expect_trouble("simulate " + kExample + " --ranks foled", "did you mean \"folded\"?");
   expect_trouble("show program " + kExample + " --stage x", "--stage");
   expect_trouble("show program " + kExample + " --stage 7", "there is only stage 0, not 7");
   expect_trouble("show model " + kExample + " --stage 0", "--stage");

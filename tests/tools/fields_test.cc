@@ -194,9 +194,9 @@ std::string fault(const Json& schema, const Json& value, const std::string& path
   if (!typed) return path;
   if (schema.contains("minimum") && value < schema["minimum"]) return path;
   if (schema.contains("maximum") && value > schema["maximum"]) return path;
-  if (schema.contains("pattern") &&
-      !std::regex_search(value.get<std::string>(), std::regex(schema["pattern"].get<std::string>()))) {
-    return path;
+  if (schema.contains("pattern")) {
+    const std::regex pattern(schema["pattern"].get<std::string>());
+    if (!std::regex_search(value.get<std::string>(), pattern)) return path;
   }
   for (const Json& key : schema.value("required", Json::array())) {
     if (!value.contains(key.get<std::string>())) return path + key.get<std::string>();

@@ -72,7 +72,8 @@ TEST(Table, TellsTheNumbersOfTheReport) {
   const double compute = it.report.at("breakdown_seconds").at("compute").get<double>();
   EXPECT_THAT(line_with(it.text, "compute"), HasSubstr(format_seconds(Seconds(compute))));
   for (const Json& stage : it.report.at("memory").at("stages")) {
-    const std::string row = line_with(it.text, fmt::format("{}       2  ", stage.at("stage").dump()));
+    const std::string row =
+        line_with(it.text, fmt::format("{}       2  ", stage.at("stage").get<int>()));
     for (const char* key : {"allocated_peak_bytes", "weights_bytes", "activations_bytes"}) {
       EXPECT_THAT(row, HasSubstr(fmt::format("{:.2f}", stage.at(key).get<double>() * 1e-9))) << key;
     }
