@@ -81,7 +81,8 @@ class Backward {
   std::optional<Node> pending_;           // a weight gradient that waits for an exchange to start
 };
 
-// A slice drops what it writes, except what is read outside it (unless it discards its outputs too).
+// A slice drops what it writes, except what is read outside it (unless it discards its outputs
+// too).
 void Backward::mark_dropped() {
   const Block& block = out_.block;
   dropped_.assign(block.values.size(), -1);
@@ -129,8 +130,8 @@ void Backward::rerun(std::size_t slice) {
     }
     made.insert(made.end(), node.out.begin(), node.out.end());
   }
-  // What stayed must not be overwritten while others may hold it: a kept output is made again into a
-  // value of its own, under which the rest of the slice reads it.
+  // What stayed must not be overwritten while others may hold it: a kept output is made again into
+  // a value of its own, under which the rest of the slice reads it.
   std::vector<std::pair<ValueId, ValueId>> renamed;
   const auto name_now = [&](ValueId id) {
     for (const auto& [before, now] : renamed) {
@@ -216,7 +217,8 @@ void Backward::alias(const Node& forward, ValueId id, ValueId same) {
   }
   const Value v = value(id);
   const std::int64_t columns = v.shape.sizes[static_cast<std::size_t>(v.shape.rank - 1)];
-  Pointwise add{PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype, false};
+  Pointwise add{
+      PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype, false};
   const ValueId sum = contribution(id);
   const ValueId first = gradient_[static_cast<std::size_t>(id)];
   push(make(forward, ".gradient_sum", add, {first, same}, {sum}));
@@ -236,13 +238,15 @@ void Backward::linear(const Node& node, const Gemm& op) {
   const ValueId b = node.in.size() > 2 ? node.in[2] : kNoValue;
   want(x);
   const ValueId dx = contribution(x);
-  const Gemm input{op.m, op.k, op.n, 1, GemmRole::kInputGradient, op.dtype, op.output, false, false};
+  const Gemm input{op.m,     op.k,      op.n,  1,    GemmRole::kInputGradient,
+                   op.dtype, op.output, false, false};
   push(make(node, ".input_gradient", input, {dy, w}, {dx}));
   give(node, x, dx);
   const ValueId dw = weight_gradient(w), db = weight_gradient(b);
   const Gemm weight{op.n, op.k, op.m, 1, GemmRole::kWeightGradient, op.dtype,
                     options_.gradients, options_.accumulate, op.bias};
-  pending_ = make(node, ".weight_gradient", weight, {dy, x, read_back(dw), read_back(db)}, {dw, db});
+  pending_ =
+      make(node, ".weight_gradient", weight, {dy, x, read_back(dw), read_back(db)}, {dw, db});
 }
 
 // S = Q K^T:  dQ = dS K,  dK = dS^T Q, both into their columns of d_qkv.

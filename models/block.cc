@@ -1,3 +1,4 @@
+// Block: values, nodes, and what balancing and sharding ask of them. All linear in the block.
 #include "models/block.h"
 
 namespace stepcast {
@@ -12,7 +13,8 @@ ValueId add_value(Block& block, Value value) {
 }  // namespace
 
 ValueId Block::activation(std::string_view value_name, Shape shape, Dtype dtype) {
-  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kActivation, false, ""});
+  return add_value(*this,
+                   {std::string(value_name), shape, dtype, ValueKind::kActivation, false, ""});
 }
 
 ValueId Block::weight(std::string_view value_name, Shape shape, Dtype dtype, bool partial) {

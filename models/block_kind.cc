@@ -1,3 +1,5 @@
+// Made in three passes over a differentiated block: slots for its values, a Tensor a slot, and one
+// fragment for each way in which lowering stamps it. Cost: linear in the block, once a kind.
 #include "models/block_kind.h"
 
 #include "models/recompute.h"

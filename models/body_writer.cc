@@ -1,3 +1,5 @@
+// Stamping copies a fragment and leads its slots to tensors: a few nanoseconds an instruction,
+// which is what makes lowering a model of a hundred layers cheap.
 #include "models/body_writer.h"
 
 #include <utility>

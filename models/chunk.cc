@@ -2,10 +2,11 @@
 // a group: forward again, then backward). Around each step stands what its unit of weights needs:
 // with stage 3 a gather some steps ahead and a drop behind; in backward the reduction.
 //
-// How far gathers run ahead is limited, as FSDP's rate limiter does it: with a prefetch of f, at most
-// f + 1 units are whole at a time, so the gather of step q waits for the end of step q - f - 1. That
-// step may belong to the call before. So a step's limit event is numbered from the *end* of its body:
-// the last step records 0, the one before 1, ... modulo f + 1; a body's first gathers find them there.
+// How far gathers run ahead is limited, as FSDP's rate limiter does it: with a prefetch of f, at
+// most f + 1 units are whole at a time, so the gather of step q waits for the end of step q - f -
+// 1. That step may belong to the call before. So a step's limit event is numbered from the *end* of
+// its body: the last step records 0, the one before 1, ... modulo f + 1; a body's first gathers
+// find them there.
 #include "models/chunk.h"
 
 #include <algorithm>

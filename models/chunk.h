@@ -1,5 +1,5 @@
-// Chunk: the bodies of one pipeline part, for all stages and virtual stages that hold the same kinds
-// of blocks in the same order.
+// Chunk: the bodies of one pipeline part, for all stages and virtual stages that hold the same
+// kinds of blocks in the same order.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Fragment: nodes of a block turned into instructions, once a kind of block; lowering stamps it into
-// a body for every layer.
+// Fragment: nodes of a block turned into instructions, once a kind of block; lowering stamps it
+// into a body for every layer.
 //
 // Tensors stand in a fragment by slot: slot >= 0 is a local tensor of the block (its number among
 // them), slot < 0 is a place to be filled at each stamp (input, output, shared weight; see Places).
@@ -15,8 +15,8 @@
 
 namespace stepcast {
 
-// Events of a rank, by use. Each is recorded again many times; a Wait stands right behind the Record
-// it means, or before the next one of the same event.
+// Events of a rank, by use. Each is recorded again many times; a Wait stands right behind the
+// Record it means, or before the next one of the same event.
 inline constexpr EventId kComputeReady = 0;   // compute has made what a collective takes
 inline constexpr EventId kTensorDone = 1;     // four, used in turn
 inline constexpr EventId kTensorDones = 4;

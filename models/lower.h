@@ -1,12 +1,12 @@
-// Lowering: a network and a plan become a Job. The only place where a schedule, a buffer's life or a
-// message is decided.
+// Lowering: a network and a plan become a Job. The only place where a schedule, a buffer's life or
+// a message is decided.
 //
 //   Network network = transformer(model, plan);    // the forward pass, written by a person
 //   Job job = lower(network, plan);                // backward derived, state sharded, bodies
 //                                                  // scheduled; verify(job) is ""
 //
-// The order of things on a rank: the schedule's forward and backward calls; then, a chunk at a time,
-// what is left of gradient reduction ("settle"); the global gradient norm; the updates.
+// The order of things on a rank: the schedule's forward and backward calls; then, a chunk at a
+// time, what is left of gradient reduction ("settle"); the global gradient norm; the updates.
 #pragma once
 
 #include "models/block.h"

@@ -74,7 +74,7 @@ struct Plan {
   bool gradient_copy = false;          // an fp32 copy of the gradients for the update
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
-  bool dropout = false;                // the model's dropout is active 
+  bool dropout = false;                // the model's dropout is active
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
   bool operator==(const Plan&) const = default;

@@ -45,7 +45,8 @@ std::vector<Slice> recompute_slices(const Block& block, const Plan& plan) {
         return i < block.nodes.size() && !taken[i] && (block.nodes[i].modules & policy.module) != 0;
       };
       if (!in_module(n)) continue;
-      Slice slice{static_cast<std::int32_t>(n), static_cast<std::int32_t>(n), policy.discard_output};
+      Slice slice{static_cast<std::int32_t>(n), static_cast<std::int32_t>(n),
+                  policy.discard_output};
       do {
         taken[static_cast<std::size_t>(slice.last)] = true;
         ++slice.last;

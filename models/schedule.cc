@@ -1,7 +1,7 @@
 // Interleaved 1F1B as in Megatron-LM: virtual micro-batches are counted in the order (group, chunk,
 // micro-batch of the group); the k-th forward and the k-th backward are the k-th entries of that
-// order, backward with the chunks reversed. Stage i warms up with 2 (p - 1 - i) + (v - 1) G forwards,
-// G the largest group's size, and alternates from there.
+// order, backward with the chunks reversed. Stage i warms up with 2 (p - 1 - i) + (v - 1) G
+// forwards, G the largest group's size, and alternates from there.
 #include "models/schedule.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ struct Entry {
 };
 
 // Groups of at least p micro-batches, as equal as can be, larger ones first. A group smaller than p
-// would leave stages waiting for it; a large one costs memory, so they are made as small as possible.
+// would leave stages waiting for it; a large one costs memory, so they are made as small as
+// possible.
 std::vector<std::int32_t> group_sizes(std::int32_t stages, std::int32_t micro_batches) {
   const std::int32_t groups = std::max(1, micro_batches / stages);
   std::vector<std::int32_t> sizes(static_cast<std::size_t>(groups), micro_batches / groups);

@@ -22,9 +22,9 @@ struct Slot {
 };
 
 // Every stage's slots; each (chunk, micro-batch) occurs once forward and once backward, a chunk's
-// micro-batches ascending. Interleaved: the micro-batches go in groups of p, or where p does not divide
-// m in floor(m / p) groups as equal as can be (one of m if m < p). REQUIRES: all >= 1, v = 1 unless
-// interleaved.
+// micro-batches ascending. Interleaved: the micro-batches go in groups of p, or where p does not
+// divide m in floor(m / p) groups as equal as can be (one of m if m < p). REQUIRES: all >= 1, v = 1
+// unless interleaved.
 std::vector<std::vector<Slot>> pipeline_schedule(PipelineSchedule schedule, std::int32_t stages,
                                                  std::int32_t chunks, std::int32_t micro_batches);
 

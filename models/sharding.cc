@@ -245,8 +245,9 @@ void State::zero_gradients(BodyWriter& body) const {
     }
   }
   if (writes.empty()) return;
-  body.compute(Pointwise{PointwiseKind::kFill, 1, elements, plan_.gradients, plan_.gradients, false},
-               {}, writes, tables_.label("gradients.zero"), Phase::kOptimizer);
+  body.compute(
+      Pointwise{PointwiseKind::kFill, 1, elements, plan_.gradients, plan_.gradients, false}, {},
+      writes, tables_.label("gradients.zero"), Phase::kOptimizer);
 }
 
 void State::update(BodyWriter& body, TensorId norm, bool gather_now) const {

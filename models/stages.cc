@@ -12,8 +12,8 @@ namespace stepcast {
 
 namespace {
 
-std::vector<std::int64_t> balanced(std::int64_t layers, std::size_t parts, Flops layer, Flops before,
-                                   Flops after) {
+std::vector<std::int64_t> balanced(std::int64_t layers, std::size_t parts, Flops layer,
+                                   Flops before, Flops after) {
   std::vector<Flops> work(parts);
   std::vector<std::int64_t> counts(parts, 0);
   work.front() += before;

@@ -16,9 +16,9 @@ struct BlockRange {
   std::int32_t size() const { return last - first; }
 };
 
-// One part a chunk, p v of them in model order: stage i's chunk c is part c p + i. What stands before
-// the chain's first numbered block (the embedding) belongs to the first part, what stands after its
-// last (the head) to the last. Throws Error where a part would be empty.
+// One part a chunk, p v of them in model order: stage i's chunk c is part c p + i. What stands
+// before the chain's first numbered block (the embedding) belongs to the first part, what stands
+// after its last (the head) to the last. Throws Error where a part would be empty.
 std::vector<BlockRange> lay_out(const Network& network, const Plan& plan);
 
 }  // namespace stepcast

@@ -280,7 +280,8 @@ Block Writer::head() {
                                             Dtype::kFp32);
   Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
   block_.add("loss.maximum", part, {logits}, {maximum});
-  if (split_) block_.exchange("loss.maximum.reduce", ExchangeKind::kAllReduce, {maximum}, {maximum});
+  if (split_)
+    block_.exchange("loss.maximum.reduce", ExchangeKind::kAllReduce, {maximum}, {maximum});
   part.part = LossPart::kSums;
   block_.add("loss.sums", part, {logits, ids, maximum}, {sums});
   if (split_) block_.exchange("loss.sums.reduce", ExchangeKind::kAllReduce, {sums}, {sums});

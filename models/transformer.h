@@ -1,7 +1,8 @@
 // Transformer: the forward pass of a dense decoder-only model as a chain of blocks.
 //
-// Symbols: s sequence, b micro-batch, h hidden, a heads, g key-value heads, d head_dim, f FFN width,
-// t tensor degree. Rows are tokens, s b of them, or s b / t where sequence parallelism splits them.
+// Symbols: s sequence, b micro-batch, h hidden, a heads, g key-value heads, d head_dim, f FFN
+// width, t tensor degree. Rows are tokens, s b of them, or s b / t where sequence parallelism
+// splits them.
 #pragma once
 
 #include "models/block.h"

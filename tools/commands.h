@@ -1,5 +1,5 @@
-// The subcommands of `stepcast`, one source file each. Every one returns the exit code: 0 done, 1 the
-// answer is unwelcome; trouble is thrown as Error and becomes 2 in main.
+// The subcommands of `stepcast`, one source file each. Every one returns the exit code: 0 done, 1
+// the answer is unwelcome; trouble is thrown as Error and becomes 2 in main.
 #pragma once
 
 #include <string>

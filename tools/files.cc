@@ -1,7 +1,7 @@
 // Files are read in pieces, so that an endless one (/dev/zero) ends at the limit, and written
-// beside their target, then renamed: POSIX renames within one directory are atomic, so a reader sees the
-// old file or the new one, and a full disk leaves the old one as it was. What is no regular file (a
-// pipe, /dev/null) is written in place.
+// beside their target, then renamed: POSIX renames within one directory are atomic, so a reader
+// sees the old file or the new one, and a full disk leaves the old one as it was. What is no
+// regular file (a pipe, /dev/null) is written in place.
 //
 // A name of a config is found by four looser and looser readings; the first that finds one wins:
 // as it is; ignoring case and "_" or " " for "-"; ignoring all punctuation ("Llama-3.1-8B" is

@@ -38,11 +38,24 @@ std::string indented(const std::string& lines) {
   return out;
 }
 
+// Where the word that begins at `start` ends; a number and its unit ("2.74 s") are one word.
+std::size_t word_end(const std::string& text, std::size_t start) {
+  const auto is = [&](std::size_t at, const char* set) {
+    return at < text.size() && std::string_view(set).find(text[at]) != std::string_view::npos;
+  };
+  std::size_t end = std::min(text.find(' ', start), text.size());
+  if (end > start && is(end - 1, "0123456789") && is(end + 1, "smunkMGTPB%")) {
+    const std::size_t unit = std::min(text.find(' ', end + 1), text.size());
+    if (unit - end <= 4) end = unit;
+  }
+  return end;
+}
+
 // Breaks at blanks; further lines are indented.
 std::string wrapped(const std::string& text, std::string_view indent) {
   std::string out, line;
   for (std::size_t start = 0; start < text.size();) {
-    const std::size_t end = std::min(text.find(' ', start), text.size());
+    const std::size_t end = word_end(text, start);
     const std::string word = text.substr(start, end - start);
     if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
       out += line + "\n";
@@ -175,13 +188,18 @@ std::string breakdown_section(const Json& report) {
 
 // ----------------------------------------------------------------------------------- the memory
 
-constexpr std::array<std::pair<const char*, const char*>, kCategories> kCategoryColumns = {
-    {{"weights_bytes", "weights"},
-     {"gradients_bytes", "gradients"},
-     {"master_weights_bytes", "master"},
-     {"optimizer_bytes", "optimizer"},
-     {"activations_bytes", "activations"},
-     {"buffers_bytes", "buffers"}}};
+struct CategoryColumn {
+  const char* key;   // in the report
+  const char* head;  // short: six of them stand in a row
+  const char* word;
+};
+constexpr std::array<CategoryColumn, kCategories> kCategoryColumns = {
+    {{"weights_bytes", "weights", "weights"},
+     {"gradients_bytes", "grads", "gradients"},
+     {"master_weights_bytes", "master", "master weights"},
+     {"optimizer_bytes", "optim.", "optimizer state"},
+     {"activations_bytes", "activ.", "activations"},
+     {"buffers_bytes", "buffers", "buffers"}}};
 
 std::size_t fullest_stage(const Json& stages) {
   std::size_t worst = 0;
@@ -203,10 +221,10 @@ std::string fit_sentence(const Json& memory, std::size_t worst) {
   }
   const auto* largest = std::max_element(
       kCategoryColumns.begin(), kCategoryColumns.end(),
-      [&](const auto& a, const auto& b) { return whole(stage, a.first) < whole(stage, b.first); });
-  return fmt::format("DOES NOT FIT: stage {} needs {} more than the device's {}; most of it are {} "
-                     "({}).", worst, format_bytes(Bytes(peak - capacity)), of, largest->second,
-                     format_bytes(Bytes(whole(stage, largest->first))));
+      [&](const auto& a, const auto& b) { return whole(stage, a.key) < whole(stage, b.key); });
+  return fmt::format("DOES NOT FIT: stage {} needs {} more than the device's {}; most of its peak: "
+                     "{}, {}.", worst, format_bytes(Bytes(peak - capacity)), of, largest->word,
+                     format_bytes(Bytes(whole(stage, largest->key))));
 }
 
 std::string memory_section(const WhatIf& what_if, const Json& report) {
@@ -215,7 +233,7 @@ std::string memory_section(const WhatIf& what_if, const Json& report) {
   const std::vector<std::int64_t> chunks = layers_of_chunks(what_if.model, what_if.plan);
   const std::size_t worst = fullest_stage(stages);
   Rows rows = {{"stage", "layers", "peak"}};
-  for (const auto& column : kCategoryColumns) rows.front().emplace_back(column.second);
+  for (const auto& column : kCategoryColumns) rows.front().emplace_back(column.head);
   rows.front().emplace_back("at");
   std::size_t hidden = 0;
   for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -228,7 +246,7 @@ std::string memory_section(const WhatIf& what_if, const Json& report) {
     std::vector<std::string> row = {std::to_string(i), std::to_string(layers),
                                     gigabytes(whole(stages[i], "allocated_peak_bytes"))};
     for (const auto& column : kCategoryColumns) {
-      row.push_back(gigabytes(whole(stages[i], column.first)));
+      row.push_back(gigabytes(whole(stages[i], column.key)));
     }
     row.push_back(stages[i].at("peak_at").get<std::string>());
     rows.push_back(std::move(row));
@@ -387,8 +405,9 @@ std::vector<std::string> notes_on(const WhatIf& what_if) {
                                 plan.pipeline));
   }
   if (!what_if.cluster.slow_devices.empty()) {
-    notes.push_back(fmt::format("{} slow devices: every rank is simulated by itself",
-                                what_if.cluster.slow_devices.size()));
+    const std::size_t count = what_if.cluster.slow_devices.size();
+    notes.push_back(fmt::format("{} slow {}: every rank is simulated by itself", count,
+                                count == 1 ? "device" : "devices"));
   }
   return notes;
 }

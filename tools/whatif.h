@@ -1,5 +1,5 @@
-// What-if: the file a person writes (DESIGN, "The what-if file"), read into a model, a plan and a
-// cluster, with everything it left out filled in.
+// What-if: the file a person writes, read into a model, a plan and a cluster, with everything it
+// left out filled in.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Errors: three kinds of trouble, told apart (DESIGN, "Errors").
+// Errors: three kinds of trouble, told apart.
 //   * The world is wrong (a file, a flag, a layout that is not legal): throw Error at the edge.
 //     It is caught once, in main, printed as one line and ends the process with exit code 2.
 //   * The program is wrong: STEPCAST_CHECK, in every build, aborts with the place.

@@ -1,7 +1,8 @@
 // Units: the physical quantities of a training step, with their dimension in the type.
 //
 // Two families:
-//   * `Bytes`, `Instant`, `Duration` count whole things (bytes, picoseconds). They are exact, so that
+//   * `Bytes`, `Instant`, `Duration` count whole things (bytes, picoseconds). They are exact, so
+//   that
 //     memory closes to the byte and two readers of a Job can agree to the picosecond.
 //   * `Seconds`, `Flops`, `Bandwidth`, `FlopRate` are real numbers, for formulas. A formula whose
 //     dimensions do not match does not compile: Flops / FlopRate is Seconds, Bytes / Bandwidth too.

@@ -32,13 +32,15 @@ constexpr std::int64_t dtype_size(Dtype dtype) {
 
 enum class Pass : std::uint8_t { kForward, kBackward };
 
-// The three products of a linear layer y = x W^T, W (out, in). Layout, accumulation and speed differ.
+// The three products of a linear layer y = x W^T, W (out, in). Layout, accumulation and speed
+// differ.
 enum class GemmRole : std::uint8_t { kForward, kInputGradient, kWeightGradient };
 
 // C(m, n) = A(m, k) B(k, n), `batch` times; multiply-add counts as two FLOPs.
 //   kForward         A (m, k), B stored (n, k) [, bias (n)]         -> C (m, n)
 //   kInputGradient   A (m, k), B stored (k, n)                      -> C (m, n)
-//   kWeightGradient  A stored (k, m), B (k, n)                      -> C (m, n) [, bias gradient (m)]
+//   kWeightGradient  A stored (k, m), B (k, n)                      -> C (m, n) [, bias gradient
+//   (m)]
 // With `accumulate` the product is added to what C holds; C is then read too (listed last in reads,
 // and the bias gradient after it).
 // Unfused attention is four kinds of batched product over batch * kv_heads, which read their matrix
@@ -142,7 +144,8 @@ struct Gather {
 // Cross-entropy over logits (rows, vocabulary), in parts so that a vocabulary split over ranks can
 // reduce between them (Megatron-LM's vocab-parallel loss).
 //   kMaximum   logits                                        -> maximum (rows) fp32
-//   kSums      logits, ids, maximum                          -> sums (rows, 2) fp32: exp-sum, target
+//   kSums      logits, ids, maximum                          -> sums (rows, 2) fp32: exp-sum,
+//   target
 //   kFinish    logits, maximum, sums, ids                    -> loss (rows) fp32, probabilities
 //   kBackward  probabilities, ids                            -> d_logits
 //   `probabilities` has the dtype of `statistics` and the shape of the logits.

@@ -1,4 +1,4 @@
-// Job: one training step as a text that every reader shares (DESIGN, "The language").
+// Job: one training step as a text that every reader shares .
 //
 // models/ writes a Job; simulate() gives it a meaning in time, account() in memory, execute() in
 // truth. No reader has an idea of its own of a schedule, of a buffer's life or of a message.
@@ -9,9 +9,9 @@
 //   Call     = body + chunk + micro-batch: 512 micro-batches do not repeat the text
 //
 // A rank issues its instructions in order. Those on one stream run in order; streams run side by
-// side; Record and Wait tie them together as events do in CUDA. Bodies name tensors by number; which
-// *instance* is meant follows from the Call, by the tensor's Scope. So stages and virtual stages
-// (chunks) that hold the same kind of layers share one body.
+// side; Record and Wait tie them together as events do in CUDA. Bodies name tensors by number;
+// which *instance* is meant follows from the Call, by the tensor's Scope. So stages and virtual
+// stages (chunks) that hold the same kind of layers share one body.
 //
 // Messages: a Send never blocks its rank's other streams; between two neighbours, messages of one
 // stream arrive in the order in which they were sent (FIFO), and each meets exactly one Receive.

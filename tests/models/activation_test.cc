@@ -1,5 +1,5 @@
-// Activation memory: the closed forms of Korthikanti et al. 2022 ("Reducing Activation Recomputation
-// in Large Transformer Models") against what the derived backward saves.
+// Activation memory: the closed forms of Korthikanti et al. 2022 ("Reducing Activation
+// Recomputation in Large Transformer Models") against what the derived backward saves.
 //
 // The paper leaves out what is small: the row statistics of norms (two fp32 a row) and, where
 // attention is fused, its log-sum-exp. They are counted here by name, apart.
@@ -41,7 +41,8 @@ Saved saved_by_layer(const Model& model, const Plan& plan) {
 struct Size {
   std::int64_t s, b, h, a;
 };
-const Size kSizes[] = {{128, 1, 64, 4}, {2048, 1, 6144, 64}, {2048, 4, 12288, 96}, {1024, 2, 768, 12}};
+const Size kSizes[] = {
+    {128, 1, 64, 4}, {2048, 1, 6144, 64}, {2048, 4, 12288, 96}, {1024, 2, 768, 12}};
 
 Plan unfused(const Size& size, std::int64_t t, bool sequence_parallel) {
   Plan plan = small_plan(size.s, size.b, 1);
@@ -52,8 +53,9 @@ Plan unfused(const Size& size, std::int64_t t, bool sequence_parallel) {
   return plan;
 }
 
-// Per layer: two norm inputs 4, qkv input 2, Q, K, V 6, scores 5 a s / h (softmax 2, mask 1, dropped
-// 2), projection input 2, mask 1, fc1 input 2, GELU input 8, fc2 input 8, mask 1; times s b h.
+// Per layer: two norm inputs 4, qkv input 2, Q, K, V 6, scores 5 a s / h (softmax 2, mask 1,
+// dropped 2), projection input 2, mask 1, fc1 input 2, GELU input 8, fc2 input 8, mask 1; times s b
+// h.
 TEST(Activations, OfALayerAreTheThirtyFourOfThePaper) {
   for (const Size& z : kSizes) {
     const Saved saved = saved_by_layer(gpt_model(2, z.h, z.a, 512, z.s), unfused(z, 1, false));
@@ -116,8 +118,8 @@ TEST(Activations, OfALlamaLayerFollowItsShape) {
   EXPECT_EQ(saved.counted, s * b * (4 * h + 2 * h + 2 * q + 4 * kv + 2 * q + 2 * h + 6 * f));
 }
 
-// Activations that the ranks of stage 0 hold when backward begins, all micro-batches in flight; what
-// is counted is what forward left behind, so it is read at the first backward's beginning.
+// Activations that the ranks of stage 0 hold when backward begins, all micro-batches in flight;
+// what is counted is what forward left behind, so it is read at the first backward's beginning.
 std::int64_t live_activations(const Job& job, std::size_t stage) {
   std::int64_t live = 0, most = 0;
   const auto count = [&](TensorId id, std::int64_t sign) {
@@ -150,9 +152,9 @@ TEST(Activations, FullRecomputationKeepsOnlyInputs) {
   }
 }
 
-// Figure 1 (values as published, through calculon's validation set): GiB a device on the first stage
-// with all its micro-batches in flight, for 22B, 175B, 530B and 1T. Everything kept, and sequence
-// parallel + selective. The rest: we count the norms' statistics and the embedding's mask.
+// Figure 1 (values as published, through calculon's validation set): GiB a device on the first
+// stage with all its micro-batches in flight, for 22B, 175B, 530B and 1T. Everything kept, and
+// sequence parallel + selective. The rest: we count the norms' statistics and the embedding's mask.
 struct Figure {
   std::int64_t h, a, layers, p, v, b;
   double none, sequence_selective;

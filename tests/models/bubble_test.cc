@@ -49,8 +49,8 @@ TEST(Bubble, OfFourStagesFallsBelowATenthAtTwentyEightMicroBatches) {
   EXPECT_LT(bubble(PipelineSchedule::k1f1b, 4, 1, 28), 0.1);
 }
 
-// The bubble's time is (p - 1) (F + B) / v (Narayanan et al. 2021), so with x = (p - 1) / v its share
-// is x / (m + x).
+// The bubble's time is (p - 1) (F + B) / v (Narayanan et al. 2021), so with x = (p - 1) / v its
+// share is x / (m + x).
 TEST(Bubble, OfInterleavedStagesIsDividedByTheChunks) {
   for (std::int64_t p : {2, 4, 8}) {
     for (std::int64_t v : {2, 3, 4}) {

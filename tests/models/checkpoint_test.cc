@@ -1,5 +1,5 @@
-// Chen et al. 2016 ("Training Deep Nets with Sublinear Memory Cost"): a chain of L equal layers with
-// a checkpoint every k keeps L / k inputs and, while one group runs backward, k more.
+// Chen et al. 2016 ("Training Deep Nets with Sublinear Memory Cost"): a chain of L equal layers
+// with a checkpoint every k keeps L / k inputs and, while one group runs backward, k more.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -154,7 +154,8 @@ TEST(Lower, BalancesStagesWithTheHeadCounted) {
   const double layer = forward_flops(probe.kinds[1]).value / 16;
   model.vocabulary = static_cast<std::int64_t>(2 * layer / (2 * static_cast<double>(h)));
   std::vector<std::int32_t> sizes;
-  for (const BlockRange& part : lay_out(transformer(model, plan), plan)) sizes.push_back(part.size());
+  for (const BlockRange& part : lay_out(transformer(model, plan), plan))
+    sizes.push_back(part.size());
   EXPECT_EQ(sizes, (std::vector<std::int32_t>{1 + 4, 4, 4, 2 + 1}));
 }
 

@@ -1,5 +1,7 @@
 // One plan evaluated in process: what a search over plans pays for each.
-//   build/release/stepcast_bench --benchmark_filter=Plan
+//   build/release/tests/stepcast_bench --benchmark_filter=Plan
+#include <malloc.h>
+
 #include <benchmark/benchmark.h>
 
 #include "models/lower.h"
@@ -72,6 +74,9 @@ Cluster cluster(int nodes) {
   d.nic_latency = microseconds(10);
   return standard_cluster(d, nodes, 8);
 }
+
+// As the command does: freed memory is kept for the next plan, not given back page by page.
+const bool kKeepsMemory = mallopt(M_MMAP_THRESHOLD, 1 << 30) + mallopt(M_TRIM_THRESHOLD, 1 << 30);
 
 void evaluate(benchmark::State& state, const Model& model, const Plan& plan,
               const Cluster& cluster, bool with_verify) {

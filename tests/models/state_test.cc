@@ -27,7 +27,8 @@ constexpr std::int64_t kBillion = 1'000'000'000;
 // 2 bf16 weights + 2 gradients + 4 master + 8 moments.
 TEST(State, IsSixteenBytesAParameter) {
   EXPECT_EQ(state_of(70 * kBillion, sharded(0, 1)), 1.12e12);
-  EXPECT_EQ(state_of(70 * kBillion, sharded(0, 8)), 1.12e12);  // plain data parallel keeps all of it
+  EXPECT_EQ(state_of(70 * kBillion, sharded(0, 8)),
+            1.12e12);  // plain data parallel keeps all of it
 }
 
 // 16 P / N: 17.5 GB on 64 devices; of 80 GB devices, 14 are the first count that holds 70e9.

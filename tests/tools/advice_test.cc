@@ -115,7 +115,7 @@ TEST(Advice, SaysHowFarTheClosestIsIfNothingFits) {
   tight.resolved["model"]["hidden"] = 16384;
   tight.resolved["model"]["head_dim"] = 2048;
   tight.resolved["model"]["ffn"] = 65536;
-  tight.resolved["model"]["layers"] = 512;
+  tight.resolved["model"]["layers"] = 64;
   tight = read_what_if(parse_json(tight.resolved.dump(), "tight.json"), ".");
   now = forecast(tight);
   const Advice advice = advise(tight, now);
