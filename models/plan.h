@@ -48,6 +48,8 @@ struct Plan {
   std::int64_t virtual_stages = 1;     // chunks a stage (interleaved)
   PipelineSchedule schedule = PipelineSchedule::k1f1b;
   bool pipeline_overlap = true;        // compute does not wait for its sends
+  bool scatter_gather = true;          // what every tensor rank holds whole crosses to the next
+                                       // stage once: 1/t each, gathered there (SC21, section 4.1)
   StageLayout layout = StageLayout::kEven;  // key "stages": "even", "balanced" or a list
   std::vector<std::int64_t> stages;    // kGiven: layers of each chunk in model order, p * v entries
   std::vector<Axis> order;             // inner to outer; empty: the mesh's default

@@ -149,6 +149,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
       plan.virtual_stages > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1f1b,
       kSchedules);
   plan.pipeline_overlap = object.boolean("pipeline_overlap", plan.pipeline_overlap);
+  plan.scatter_gather = object.boolean("scatter_gather", plan.scatter_gather);
   read_stages(object, plan);
   plan.order = read_order(object);
   read_data_degree(object, devices, plan);
@@ -231,6 +232,7 @@ Json write_parallel(const Plan& plan) {
     json["stages"] = word_of(plan.layout, kLayouts);
   }
   json["pipeline_overlap"] = plan.pipeline_overlap;
+  json["scatter_gather"] = plan.scatter_gather;
   json["order"] = Json::array();
   for (Axis axis : plan.mesh().order) json["order"].push_back(axis_name(axis));
   return json;

@@ -11,7 +11,7 @@ struct SimulateArguments {
   std::string config;
   std::vector<std::string> sets;   // --set path=value
   std::string json;                // --json FILE|-
-  std::string trace;               // --trace FILE (.json or .json.gz: Kineto; else Perfetto)
+  std::string trace;               // --trace FILE (.json: Kineto-shaped; else Perfetto)
   bool all_ranks = false;          // --ranks all
   bool require_fit = false;        // --require-fit: exit 1 if it does not fit
   bool advise = true;              // --no-advice

@@ -178,6 +178,10 @@ std::vector<Field> batch_and_parallel_fields() {
            Form::kWordOrCounts),
       field(Form::kSwitch, "parallel.pipeline_overlap", "true",
             "Compute does not wait for its sends."),
+      field(Form::kSwitch, "parallel.scatter_gather", "true",
+            "Without sequence_parallel, each tensor rank sends 1/t of an activation to the next "
+            "stage, where it is gathered.",
+            "Pipeline traffic, which it divides by tensor."),
       word("parallel.order",
            "[\"tensor\",\"context\",\"expert\",\"data\",\"replica\",\"pipeline\"]",
            "tensor context expert data replica pipeline",

@@ -17,7 +17,7 @@
 namespace stepcast {
 
 // Sizes and counts in text stay below this, so that sums and small multiples fit 64 bits.
-inline constexpr std::int64_t kSizeMax = std::int64_t{1} << 40;
+inline constexpr std::int64_t kSizeMax = std::int64_t{1} << 50;
 inline constexpr std::int64_t kBytesMax = std::int64_t{1} << 56;
 
 inline void append(std::string& out, std::string_view text) { out += text; }

@@ -46,6 +46,7 @@ Case random_case(std::mt19937& random) {
   }
   p.layout = random() % 2 == 0 ? StageLayout::kBalanced : StageLayout::kEven;
   p.pipeline_overlap = random() % 2 == 0;
+  p.scatter_gather = random() % 2 == 0;
   p.data = pick({1, 2, 4});
   p.zero = static_cast<int>(random() % 4);
   p.shard_group = p.data == 4 && random() % 2 == 0 ? 2 : 0;

@@ -102,6 +102,7 @@ TEST(Plan, ReadsEverySection) {
       "parallel": {"tensor": 8, "sequence_parallel": true, "tensor_overlap": false, "context": 1,
                    "expert": 1, "pipeline": 4, "virtual_stages": 2, "data": 32,
                    "schedule": "interleaved", "stages": "balanced", "pipeline_overlap": false,
+                   "scatter_gather": false,
                    "order": ["tensor", "pipeline", "data"]},
       "sharding": {"zero": 3, "bucket": "150 MB", "overlap": false, "prefetch": 2,
                    "shard_group": 8, "reshard_after_forward": false},
@@ -112,7 +113,7 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_EQ(plan.ranks(), 1024);
   EXPECT_EQ(plan.micro_batches(), 32);
   EXPECT_TRUE(plan.sequence_parallel);
-  EXPECT_FALSE(plan.tensor_overlap || plan.pipeline_overlap);
+  EXPECT_FALSE(plan.tensor_overlap || plan.pipeline_overlap || plan.scatter_gather);
   EXPECT_EQ(plan.layout, StageLayout::kBalanced);
   EXPECT_EQ(plan.zero, 3);
   EXPECT_EQ(plan.bucket, Bytes(150'000'000));

@@ -145,5 +145,25 @@ TEST(Traffic, OfAPipelineIsActivationsAtBoundaries) {
   }
 }
 
+// With tensor ranks that all hold the whole activation each sends 1 / t of it, and the receivers
+// gather (Narayanan et al. 2021, section 4.1); split by tokens, it is 1 / t as it is.
+TEST(Traffic, OfAPipelineIsDividedByTheTensorRanks) {
+  const std::int64_t s = 128, b = 1, h = 64, m = 6, t = 4;
+  Plan plan = small_plan(s, b, m);
+  plan.pipeline = 2;
+  plan.tensor = t;
+  plan.clip_gradients = false;
+  const auto sent = [&] {
+    const Job job = lower(transformer(llama_model(8, h, 4, 4, 256, 512), plan), plan);
+    EXPECT_EQ(verify(job), "");
+    return count_traffic(job).stages[0][static_cast<std::size_t>(Axis::kPipeline)].count;
+  };
+  EXPECT_EQ(sent(), m * 2 * s * b * h / t);
+  plan.scatter_gather = false;
+  EXPECT_EQ(sent(), m * 2 * s * b * h);
+  plan.sequence_parallel = true;
+  EXPECT_EQ(sent(), m * 2 * s * b * h / t);
+}
+
 }  // namespace
 }  // namespace stepcast

@@ -1,6 +1,8 @@
-// Every command in a README's sh block does what the reader will do: run. A trailing "# exits 1"
-// says that it is meant to end so.
-#include <cstdlib>
+// Every command in the README's sh blocks does what the reader will do: run. A trailing "# exits 1"
+// says that it is meant to end so. A text block behind a sh block is what its last command prints,
+// to the letter: so every figure there is one that its command gives today.
+#include <array>
+#include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -12,38 +14,66 @@ namespace {
 
 constexpr std::string_view kWords[] = {"build/release/stepcast ", "stepcast "};
 
-// What follows `stepcast ` on each such line.
-std::vector<std::string> commands_in(std::istream& text) {
-  std::vector<std::string> commands;
-  bool is_shell = false;
+struct Shown {
+  std::string arguments;  // what follows `stepcast `
+  std::string output;     // as the text shows it; empty: not shown
+};
+
+std::vector<Shown> commands_in(std::istream& text) {
+  std::vector<Shown> commands;
+  std::string block;
   for (std::string line; std::getline(text, line);) {
-    if (line.starts_with("```")) is_shell = line == "```sh";
+    if (line.starts_with("```")) {
+      block = block.empty() ? line : "";
+      continue;
+    }
+    if (block == "```text" && !commands.empty()) commands.back().output += line + "\n";
     for (const std::string_view word : kWords) {
-      if (is_shell && line.starts_with(word)) commands.push_back(line.substr(word.size()));
+      if (block == "```sh" && line.starts_with(word)) {
+        commands.push_back({line.substr(word.size()), ""});
+      }
     }
   }
   return commands;
 }
 
-int exit_code(const std::string& arguments) {
+struct Ran {
+  int code = -1;
+  std::string output;
+};
+
+Ran run(const std::string& arguments) {
   // Files that a command writes go to a directory of their own; `configs` is where it reads.
   const std::string line = std::string("d=$(mktemp -d) && ln -s '") + STEPCAST_SOURCE_DIR +
                            "/configs' \"$d/configs\" && cd \"$d\" && { '" + STEPCAST_BINARY +
-                           "' " + arguments + "\n} >/dev/null 2>&1; c=$?; rm -r \"$d\"; exit $c";
-  const int status = std::system(line.c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-TEST(Readme, EveryCommandRuns) {
-  std::ifstream readme(std::string(STEPCAST_SOURCE_DIR) + "/README.md");
-  const std::vector<std::string> commands = commands_in(readme);
-  EXPECT_GE(commands.size(), 5u);
-  for (const std::string& command : commands) {
-    const bool unwelcome = command.ends_with("# exits 1");
-    EXPECT_EQ(exit_code(command), unwelcome ? 1 : 0) << command;
+                           "' " + arguments + "\n} 2>/dev/null; c=$?; rm -r \"$d\"; exit $c";
+  Ran ran;
+  FILE* pipe = popen(line.c_str(), "r");
+  if (pipe == nullptr) return ran;
+  std::array<char, 4096> buffer;
+  for (std::size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    ran.output.append(buffer.data(), n);
   }
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) ran.code = WEXITSTATUS(status);
+  return ran;
 }
 
-TEST(Readme, ACommandThatDoesNotRunIsSeen) { EXPECT_EQ(exit_code("simulate none.json"), 2); }
+TEST(Readme, EveryCommandRunsAndPrintsWhatTheTextShows) {
+  std::ifstream readme(std::string(STEPCAST_SOURCE_DIR) + "/README.md");
+  const std::vector<Shown> commands = commands_in(readme);
+  EXPECT_GE(commands.size(), 5u);
+  int shown = 0;
+  for (const Shown& command : commands) {
+    const Ran ran = run(command.arguments);
+    EXPECT_EQ(ran.code, command.arguments.ends_with("# exits 1") ? 1 : 0) << command.arguments;
+    if (command.output.empty()) continue;
+    EXPECT_EQ(ran.output, command.output) << command.arguments;
+    ++shown;
+  }
+  EXPECT_GE(shown, 1);
+}
+
+TEST(Readme, ACommandThatDoesNotRunIsSeen) { EXPECT_EQ(run("simulate none.json").code, 2); }
 
 }  // namespace
