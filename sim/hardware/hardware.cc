@@ -18,12 +18,12 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 22> kSourceKeys = {
+constexpr std::array<const char*, 23> kSourceKeys = {
     "memory", "memory_bandwidth", "memory_efficiency", "matrix_rate", "matrix_efficiency",
     "vector_rate", "multiprocessors", "cache", "launch", "kernel_start",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
-    "nic_bandwidth", "nic_efficiency", "nic_latency", "description", "name"};
+    "nic_bandwidth", "nic_efficiency", "nic_latency", "nccl", "description", "name"};
 
 constexpr int kNicsMax = 1024;
 constexpr double kSlowMax = 1e6;  // a device that is a million times slower is a fault, not slow
@@ -104,6 +104,30 @@ void read_standard_box(const Object& root, Device& device) {
   device.nic_latency = latency(root, "nic_latency");
 }
 
+std::optional<NcclDevice> read_nccl(const Object& root) {
+  if (!root.has("nccl")) {
+    root.touch("nccl");
+    return std::nullopt;
+  }
+  const Object object = root.object("nccl");
+  for (const char* key : {"generation", "host"}) {
+    if (!object.has(key)) object.string(key);  // says that it is required
+  }
+  NcclDevice nccl;
+  nccl.generation = object.word("generation", nccl.generation,
+                                {{"ampere", NcclGeneration::kAmpere},
+                                 {"hopper", NcclGeneration::kHopper},
+                                 {"blackwell", NcclGeneration::kBlackwell}});
+  nccl.host = object.word("host", nccl.host, {{"intel", HostCpu::kIntel}, {"amd", HostCpu::kAmd}});
+  nccl.link_bandwidth = positive_bandwidth(object, "link_bandwidth");
+  nccl.nvls = object.boolean("nvls", false);
+  if (nccl.nvls && nccl.generation == NcclGeneration::kAmpere) {
+    object.fail("nvls", "NVLink SHARP came with the Hopper generation");
+  }
+  object.done();
+  return nccl;
+}
+
 // Part of a standard box keeps its devices' share of the NICs, but at least one.
 int standard_nics(const Device& device, int devices_per_node) {
   const std::int64_t scaled = static_cast<std::int64_t>(device.nics_per_node) * devices_per_node /
@@ -175,6 +199,7 @@ Device read_device(const Document& document) {
   device.attention_forward_efficiency = share(root, "attention_forward_efficiency");
   device.attention_backward_efficiency = share(root, "attention_backward_efficiency");
   read_standard_box(root, device);
+  device.nccl = read_nccl(root);
   device.sources = read_sources(root);
   root.done();
   return device;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,16 @@ namespace stepcast {
 enum class Basis : std::uint8_t { kMeasured, kInterpolated, kFitted, kDatasheet };
 inline constexpr int kBases = 4;
 std::string_view basis_name(Basis basis);  // "measured", ...
+
+// What NCCL's tuner asks of a device: sim/network/nccl.h chooses by it.
+enum class NcclGeneration : std::uint8_t { kAmpere, kHopper, kBlackwell };
+enum class HostCpu : std::uint8_t { kIntel, kAmd };
+struct NcclDevice {
+  NcclGeneration generation = NcclGeneration::kAmpere;
+  Bandwidth link_bandwidth;              // what NCCL counts all NVLinks of a device for
+  bool nvls = false;                     // NVSwitches that reduce (NVLink SHARP)
+  HostCpu host = HostCpu::kIntel;        // of the standard box
+};
 
 // One kind of device. Rates are dense (no structured sparsity) and per direction.
 struct Device {
@@ -49,6 +60,7 @@ struct Device {
   Bandwidth nic_bandwidth;               // data sheet, each direction
   double nic_efficiency = 1;
   Seconds nic_latency;                   // one hop between nodes
+  std::optional<NcclDevice> nccl;        // none: its collectives are not NCCL's
 };
 
 // Nodes of equal boxes. The first network: inside a node every device reaches every other at

@@ -8,13 +8,14 @@
 // Offsets of nested axes come in ascending order, so members of one node stand together and
 // counting nodes is counting runs.
 //
-// Times. The ring's bandwidth terms are Thakur, Rabenseifner and Gropp's (2005). Its latency is
-// that of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc, ncclTopoTuneModel): of the n-1 hops
-// that a chunk makes, N-1 cross nodes; ranks do not proceed in lockstep. Tree and its 0.92 are from
-// the same file. All-to-all: each rank's remote bytes through its share of the NICs, next to its
-// local bytes over the node's links (checked by NVIDIA/nccl#1138 and #780); its messages are all
-// posted at once, so latency counts once.
-// Cost of a time: that of place() plus a few operations.
+// Times. Collectives that NCCL runs are in nccl.cc. For the others, the ring's bandwidth terms are
+// Thakur, Rabenseifner and Gropp's (2005). Its latency is that of NCCL's model (NVIDIA/nccl
+// src/graph/tuning.cc, ncclTopoTuneModel): of the n-1 hops that a chunk makes, N-1 cross nodes;
+// ranks do not proceed in lockstep. Tree and its 0.92 are from the same file. All-to-all: each
+// rank's remote bytes through its share of the NICs, next to its local bytes over the node's links
+// (checked by NVIDIA/nccl#1138 and #780); its messages are all posted at once, so latency counts
+// once.
+// Cost of a time: that of place() plus a few dozen operations.
 #include "sim/network/network.h"
 
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "sim/network/nccl.h"
 
 namespace stepcast {
 namespace {
@@ -147,38 +149,47 @@ Seconds ring_path(const Placement& p, const Cluster& cluster) {
   return cluster.node_latency * (p.ranks - p.nodes) + cluster.nic_latency * (p.nodes - 1);
 }
 
-Seconds all_reduce_time(Bytes bytes, const Placement& p, const Cluster& cluster) {
+TransferChoice simple_choice(Seconds time, std::string_view algorithm, Bandwidth bus) {
+  return {time, algorithm, "simple", 0, bus};
+}
+
+TransferChoice all_reduce_choice(Bytes bytes, const Placement& p, const Cluster& cluster) {
   const Bandwidth bus = bus_bandwidth(p, cluster);
   const double n = p.ranks;
   const Seconds ring = bytes / bus * (2 * (n - 1) / n) + ring_path(p, cluster) * 2;
-  if (p.nodes == 1) return ring;
+  if (p.nodes == 1) return simple_choice(ring, "ring", bus);
   const int local = (p.ranks + p.nodes - 1) / p.nodes;
   const int levels =  // ceil(log2 nodes)
       static_cast<int>(std::bit_width(static_cast<unsigned>(p.nodes - 1)));
   const Seconds path = cluster.node_latency * (local - 1) + cluster.nic_latency * levels;
   const Seconds tree = bytes / (bus * kTreeEfficiency) * 2 + path * 2;
-  return std::min(ring, tree);
+  if (ring <= tree) return simple_choice(ring, "ring", bus);
+  return simple_choice(tree, "tree", bus * (kTreeEfficiency * (n - 1) / n));
 }
 
-Seconds all_to_all_time(Bytes bytes, const Placement& p, const Cluster& cluster) {
+TransferChoice all_to_all_choice(Bytes bytes, const Placement& p, const Cluster& cluster) {
   const double n = p.ranks;
   const double q = p.ranks_per_node;
   Seconds time = bytes / cluster.node_bandwidth * ((q - 1) / n);
+  double per_byte = (q - 1) / n / cluster.node_bandwidth.value;
   if (p.nodes > 1) {
     const int senders = std::min(p.ranks_per_node * p.groups_per_node, cluster.devices_per_node);
     const Bandwidth nic = std::min({share_of_nics(cluster, senders), device_nics(cluster),
                                     cluster.node_bandwidth});
     time = std::max(time, bytes / nic * ((n - q) / n));
+    per_byte = std::max(per_byte, (n - q) / n / nic.value);
   }
-  return time + slowest_hop(p, cluster);
+  return simple_choice(time + slowest_hop(p, cluster), "direct",
+                       Bandwidth((n - 1) / n / per_byte));
 }
 
 // Every group of the kind sends at once; of a group's ranks in a node only the one at its edge
 // crosses to another node.
-Seconds send_time(Bytes bytes, const Placement& p, const Cluster& cluster) {
+TransferChoice send_choice(Bytes bytes, const Placement& p, const Cluster& cluster) {
   Placement one = p;
   one.ranks_per_node = 1;
-  return bytes / bus_bandwidth(one, cluster) + slowest_hop(p, cluster);
+  const Bandwidth bus = bus_bandwidth(one, cluster);
+  return simple_choice(bytes / bus + slowest_hop(p, cluster), "direct", bus);
 }
 
 }  // namespace
@@ -237,27 +248,43 @@ Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& c
   return placement;
 }
 
+Bandwidth bus_bandwidth_of_nics(const Placement& placement, const Cluster& cluster) {
+  return std::min(share_of_nics(cluster, placement.groups_per_node),
+                  device_nics(cluster) * placement.ranks_per_node);
+}
+
 Bandwidth bus_bandwidth(const Placement& placement, const Cluster& cluster) {
   if (placement.nodes == 1) return cluster.node_bandwidth;
-  return std::min({cluster.node_bandwidth, share_of_nics(cluster, placement.groups_per_node),
-                   device_nics(cluster) * placement.ranks_per_node});
+  return std::min(cluster.node_bandwidth, bus_bandwidth_of_nics(placement, cluster));
+}
+
+TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& p,
+                               const Cluster& cluster) {
+  if (p.ranks == 1) return {};
+  if (nccl_tunes(kind, cluster)) return nccl_choice(kind, bytes, p, cluster);
+  const double n = p.ranks;
+  const Bandwidth bus = bus_bandwidth(p, cluster);
+  const Seconds path = ring_path(p, cluster);
+  switch (kind) {
+    case TransferKind::kAllReduce: return all_reduce_choice(bytes, p, cluster);
+    case TransferKind::kAllGather:
+    case TransferKind::kReduceScatter:
+      return simple_choice(bytes / bus * ((n - 1) / n) + path, "ring", bus);
+    case TransferKind::kBroadcast: return simple_choice(bytes / bus + path, "ring", bus);
+    case TransferKind::kAllToAll: return all_to_all_choice(bytes, p, cluster);
+    case TransferKind::kSendReceive: return send_choice(bytes, p, cluster);
+  }
+  STEPCAST_CHECK(false, "a transfer of no known kind");
+}
+
+TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh,
+                               const Cluster& cluster) {
+  const Placement p = place(mesh, transfer.axes, transfer.ends_only, cluster);
+  return choose_transfer(transfer.kind, transfer.bytes, p, cluster);
 }
 
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster) {
-  const Placement p = place(mesh, transfer.axes, transfer.ends_only, cluster);
-  if (p.ranks == 1) return Seconds(0);
-  const double n = p.ranks;
-  switch (transfer.kind) {
-    case TransferKind::kAllReduce: return all_reduce_time(transfer.bytes, p, cluster);
-    case TransferKind::kAllGather:
-    case TransferKind::kReduceScatter:
-      return transfer.bytes / bus_bandwidth(p, cluster) * ((n - 1) / n) + ring_path(p, cluster);
-    case TransferKind::kBroadcast:
-      return transfer.bytes / bus_bandwidth(p, cluster) + ring_path(p, cluster);
-    case TransferKind::kAllToAll: return all_to_all_time(transfer.bytes, p, cluster);
-    case TransferKind::kSendReceive: return send_time(transfer.bytes, p, cluster);
-  }
-  STEPCAST_CHECK(false, "a transfer of no known kind");
+  return choose_transfer(transfer, mesh, cluster).time;
 }
 
 }  // namespace stepcast

@@ -1,8 +1,12 @@
 // Network: how long one message or collective takes on an idle cluster.
 //
-// The first network: rings and trees over links with a latency and a bandwidth (alpha-beta model,
-// Thakur, Rabenseifner and Gropp 2005), no contention between collectives of different kinds.
+// On devices that NCCL serves, collectives run as its tuner chooses: algorithm and protocol by
+// size and place (NVIDIA/nccl src/graph/tuning.cc; sim/network/nccl.cc). On others they are rings
+// and trees over links with a latency and a bandwidth (alpha-beta model, Thakur, Rabenseifner and
+// Gropp 2005). No contention between collectives of different kinds.
 #pragma once
+
+#include <string_view>
 
 #include "sim/base/units.h"
 #include "sim/hardware/hardware.h"
@@ -31,20 +35,49 @@ Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& c
 // The last: a device reaches the network through its own NICs, of which it has nics_per_node /
 // devices_per_node, at least one (NVIDIA/nccl-tests#232).
 Bandwidth bus_bandwidth(const Placement& placement, const Cluster& cluster);
+// Its part across nodes alone: without node_bandwidth.
+Bandwidth bus_bandwidth_of_nics(const Placement& placement, const Cluster& cluster);
 
-// Time from the moment when the last member is ready to the end of the transfer, for S bytes (as
-// Transfer counts them) over n ranks in N nodes, B = bus bandwidth, a = node, A = nic latency and
-// path = (n - N) a + (N - 1) A, what a chunk meets on its way round a ring:
+// How a transfer is done. `time` is from the moment when the last member is ready to its end.
+struct TransferChoice {
+  Seconds time;
+  std::string_view algorithm = "none";  // ring, tree, nvls, nvls-tree, pat; direct: neither of
+                                        // these (all-to-all, send); none: a group of one
+  std::string_view protocol = "none";   // ll, ll128, simple
+  int channels = 0;                     // that NCCL has for it at most; 0: not known
+  Bandwidth bus_bandwidth;              // of the term with the bytes, as nccl-tests counts it
+};
+
+// For S bytes (as Transfer counts them) over n ranks in N nodes.
+//
+// All-reduce, all-gather, reduce-scatter, broadcast on a device with `nccl`: the least of
+// latency + S / bandwidth over NCCL's candidates, that is the rings (LL, LL128, Simple), for
+// all-reduce the trees (the same), NVLS in one node and NVLS-tree across nodes, for all-gather and
+// reduce-scatter PAT with one rank a node. The bandwidths that they start from are
+//   inside a node  node_bandwidth; for NVLS, which a switch reduces, NCCL's count of the links
+//   across nodes   the group's share of the NICs, as in bus_bandwidth()
+// and hops take NCCL's latencies times node_latency / 3.4 us and nic_latency / 14 us, NCCL's
+// values for a ring's Simple protocol. Never less for more bytes.
+//
+// The same on other devices, B = bus bandwidth, a = node, A = nic latency, path = (n - N) a +
+// (N - 1) A, what a chunk meets on its way round a ring:
 //   all-reduce               ring 2 (n-1)/n S/B + 2 path
 //                            tree 2 S / (0.92 B) + 2 ((ceil(n/N) - 1) a + ceil(log2 N) A), if N > 1
-//                            whichever is faster, as NCCL chooses
+//                            whichever is faster
 //   all-gather, -scatter     (n-1)/n S/B + path
 //   broadcast                S/B + path
+// And on all:
 //   all-to-all               max(local (q-1)/n S / node bandwidth, remote (n-q)/n S / NIC share)
 //                            + one latency, with q = ranks_per_node
 //   send                     S/B + one latency, of the slowest hop of its axis, through one
 //                            device's own NICs
-// Zero for a group of one. Throws Error if the cluster has fewer devices than the mesh has ranks.
+// Zero for a group of one.
+TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& placement,
+                               const Cluster& cluster);
+
+// Places the transfer's group first. Throws Error if the cluster has fewer devices than the mesh
+// has ranks.
+TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 
 }  // namespace stepcast

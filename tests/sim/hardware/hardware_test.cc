@@ -84,6 +84,32 @@ TEST(Device, ReadsTheH100AsItsDataSheetHasIt) {
   EXPECT_LT(device.memory.count, 80ll << 30);
 }
 
+// NVIDIA/nccl src/graph/topo.h: 18 links x 20.6 GB/s.
+TEST(Device, SaysWhatNcclsTunerTakesItFor) {
+  const Device h100 = read_device(device_file("h100-sxm"));
+  ASSERT_TRUE(h100.nccl);
+  EXPECT_EQ(h100.nccl->generation, NcclGeneration::kHopper);
+  EXPECT_EQ(h100.nccl->host, HostCpu::kIntel);
+  EXPECT_TRUE(h100.nccl->nvls);
+  EXPECT_NEAR(h100.nccl->link_bandwidth.value, 18 * 20.6e9, 1);
+  EXPECT_FALSE(read_device(device_file("mi300x")).nccl);
+}
+
+TEST(Device, RefusesAnNcclThatCannotBe) {
+  const std::vector<std::pair<const char*, Json>> cases = {
+      {"generation", "pascal"}, {"generation", nullptr}, {"host", "arm"},
+      {"host", nullptr},        {"link_bandwidth", "0 GB/s"}, {"link_bandwidth", nullptr},
+      {"nvls", "yes"},          {"nvlss", true}};
+  for (const auto& [key, value] : cases) {
+    Document document = device_file("h100-sxm");
+    document.root["nccl"][key] = value;
+    EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr(key)) << value;
+  }
+  Document document = device_file("a100-80gb");
+  document.root["nccl"]["nvls"] = true;
+  EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr("nvls"));
+}
+
 TEST(Device, NamesAnUnknownKeyAndTheNearestRightOne) {
   Document document = device_file("h100-sxm");
   document.root["memory_bandwith"] = "1 GB/s";

@@ -1,0 +1,21 @@
+// NCCL's tuner: which algorithm and protocol a collective runs with, and for how long. Internal to
+// sim/network; users call choose_transfer() of network.h.
+#pragma once
+
+#include "sim/base/units.h"
+#include "sim/hardware/hardware.h"
+#include "sim/network/network.h"
+#include "sim/program/program.h"
+
+namespace stepcast {
+
+// True if NCCL runs such a transfer on this cluster as a collective that its tuner judges:
+// all-reduce, all-gather, reduce-scatter or broadcast on a device that has `nccl`.
+bool nccl_tunes(TransferKind kind, const Cluster& cluster);
+
+// The candidate with the smallest time. REQUIRES: nccl_tunes(kind, cluster), at least two ranks.
+// Pure; no allocation; at most eight candidates of a few dozen operations.
+TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& placement,
+                           const Cluster& cluster);
+
+}  // namespace stepcast
