@@ -28,9 +28,8 @@ void BodyWriter::stamp(const Fragment& fragment, const Binding& binding) {
 
 Operands BodyWriter::operands(const std::vector<TensorId>& reads,
                               const std::vector<TensorId>& writes) {
-  STEPCAST_CHECK(reads.size() <= INT16_MAX && writes.size() <= INT16_MAX, "too many operands");
   Operands o{static_cast<std::int32_t>(body_.operands.size()),
-             static_cast<std::int16_t>(reads.size()), static_cast<std::int16_t>(writes.size())};
+             static_cast<std::int32_t>(reads.size()), static_cast<std::int32_t>(writes.size())};
   body_.operands.insert(body_.operands.end(), reads.begin(), reads.end());
   body_.operands.insert(body_.operands.end(), writes.begin(), writes.end());
   return o;

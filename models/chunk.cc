@@ -49,7 +49,6 @@ class ChunkWriter {
 
   TensorId add_tensor(Tensor tensor, std::int32_t layer);
   void place_blocks();
-  void place_weights(std::size_t block);
   Unit unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const;
 
   std::vector<Step> forward_steps() const;
@@ -111,15 +110,6 @@ Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding
     if (w.partial) unit.partial.push_back(binding(w.gradient));
   }
   return unit;
-}
-
-void ChunkWriter::place_weights(std::size_t block) {
-  Placed& placed = blocks_[block];
-  const BlockKind& kind = *placed.kind;
-  if (!kind.weights.empty()) {
-    placed.units.push_back(state_.add(unit_of(kind.weights, placed.binding)));
-    placed.first_use.push_back(placed.units.back());
-  }
 }
 
 // Gives every block its tensors. A shared weight belongs to the first block that uses it; blocks
@@ -194,8 +184,11 @@ void ChunkWriter::place_blocks() {
       }
       placed.units.push_back(known->unit);
     }
+    if (!kind.weights.empty()) {
+      placed.units.push_back(state_.add(unit_of(kind.weights, placed.binding)));
+      placed.first_use.push_back(placed.units.back());
+    }
     blocks_.push_back(std::move(placed));
-    place_weights(j);
   }
 }
 
@@ -485,7 +478,8 @@ ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
 }
 
 int events_used(const Plan& plan) {
-  return kFirstRing + 2 * (static_cast<int>(plan.prefetch) + 1);
+  const int ring = plan.effective_zero() == 3 ? static_cast<int>(plan.prefetch) + 1 : 1;
+  return kFirstRing + 2 * ring;
 }
 
 BodyId write_begin(Tables& tables, const Plan& plan) {

@@ -81,7 +81,7 @@ class FragmentWriter {
 
 Operands FragmentWriter::operands(const Node& node) {
   Operands o{static_cast<std::int32_t>(out_.operands.size()),
-             static_cast<std::int16_t>(node.in.size()), static_cast<std::int16_t>(node.out.size())};
+             static_cast<std::int32_t>(node.in.size()), static_cast<std::int32_t>(node.out.size())};
   for (ValueId v : node.in) out_.operands.push_back(slot(v));
   for (ValueId v : node.out) out_.operands.push_back(slot(v));
   return o;

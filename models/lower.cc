@@ -23,6 +23,7 @@ class Lowering {
  private:
   const ChunkBodies& bodies_of(const BlockRange& part, bool previous, bool next);
   BodyId write_clip();
+  BodyId write_norm_reset();
   void write_program(const std::vector<Slot>& slots, std::size_t stage);
 
   const Network& network_;
@@ -37,6 +38,7 @@ class Lowering {
   std::int32_t norm_set_ = 0;
   BodyId begin_ = -1;
   BodyId clip_ = -1;
+  BodyId norm_reset_ = -1;
 };
 
 const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bool next) {
@@ -65,6 +67,13 @@ BodyId Lowering::write_clip() {
   return body.finish();
 }
 
+BodyId Lowering::write_norm_reset() {
+  BodyWriter body(tables_, "reset norm", Phase::kOptimizer);
+  body.compute(Pointwise{PointwiseKind::kFill, 1, 1, Dtype::kFp32, Dtype::kFp32, false}, {},
+               {norm_}, tables_.label("gradients.norm.zero"), Phase::kOptimizer);
+  return body.finish();
+}
+
 void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) {
   const auto stages = static_cast<std::size_t>(plan_.pipeline);
   const auto chunks = static_cast<std::int32_t>(plan_.virtual_stages);
@@ -85,6 +94,7 @@ void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) 
     if (slot.backward) body = slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
     program.schedule.push_back({body, slot.chunk, slot.micro_batch});
   }
+  if (norm_reset_ >= 0) program.schedule.push_back({norm_reset_, 0, 0});
   for (std::int32_t c = 0; c < chunks; ++c) {
     program.schedule.push_back({bodies[static_cast<std::size_t>(c)].settle, c, 0});
   }
@@ -106,6 +116,7 @@ Job Lowering::run() {
                             Scope::kRank});
     norm_set_ = static_cast<std::int32_t>(job_.resident_sets.size());
     job_.resident_sets.push_back({norm_});
+    norm_reset_ = write_norm_reset();
     clip_ = write_clip();
   }
   if (plan_.effective_zero() == 3) begin_ = write_begin(tables_, plan_);

@@ -11,7 +11,7 @@ namespace stepcast {
 
 namespace {
 
-constexpr double kParametersMax = 0x1p55;  // so that no count of bytes overflows
+constexpr double kParametersMax = 0x1p49;  // so that no count of bytes overflows
 
 const std::vector<std::pair<std::string, NormKind>> kNorms = {{"layer", NormKind::kLayer},
                                                               {"rms", NormKind::kRms}};
@@ -122,10 +122,13 @@ void check_model(const Model& m, const Object& object, const ModelKeys& keys) {
                             m.head_dim, m.query_width(), kModelLimits.ffn.most));
   }
   const double count = static_cast<double>(m.layers) * static_cast<double>(layer_parameters(m));
-  if (count > kParametersMax) {
-    object.fail(keys.layers, fmt::format("{} layers of {} parameters are too many to count; at "
-                                         "most {:.1e}",
-                                         m.layers, layer_parameters(m), kParametersMax));
+  const double tables = (2.0 * static_cast<double>(m.vocabulary) +
+                         static_cast<double>(m.learned_positions ? m.positions : 0)) *
+                        static_cast<double>(m.hidden);
+  if (count + tables > kParametersMax) {
+    object.fail(keys.layers, fmt::format("{} layers of {} parameters and tables of {:.1e} are too "
+                                         "many to count; at most {:.1e}",
+                                         m.layers, layer_parameters(m), tables, kParametersMax));
   }
 }
 

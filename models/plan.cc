@@ -11,6 +11,7 @@
 
 #include "models/choices.h"
 #include "sim/base/error.h"
+#include "sim/program/program.h"
 
 namespace stepcast {
 
@@ -18,10 +19,9 @@ namespace {
 
 using Trouble = std::optional<PlanTrouble>;
 
-// Calls of bodies in all Programs of a Job, forward: what the schedule writes down.
-constexpr std::int64_t kCallsMax = std::int64_t{1} << 26;
 // No sum of bytes may overflow, however absurd the plan: an upper estimate has to stay below this.
 constexpr double kActivationBytesMax = 0x1p60;
+constexpr double kElementsMax = 0x1p49;  // of one tensor; a Job's text allows twice that
 
 Trouble trouble(std::string_view section, std::string_view key, std::string what) {
   return PlanTrouble{std::string(section), std::string(key), std::move(what)};
@@ -88,11 +88,13 @@ Trouble batch_trouble(const Plan& plan) {
                                nearest_multiples(plan.global_batch, unit)));
   }
   const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
-  if (plan.micro_batches() > kCallsMax / chunks) {
+  // A forward and a backward call each, and a few a chunk for the optimizer.
+  const std::int64_t most = (kCallsMax - 8 * chunks) / (2 * chunks);
+  if (plan.micro_batches() > most) {
     return trouble("batch", "global",
                    fmt::format("{} micro-batches through {} chunks are too many to write down; at "
                                "most {}",
-                               plan.micro_batches(), chunks, kCallsMax / chunks));
+                               plan.micro_batches(), chunks, most));
   }
   if (plan.sequence_parallel && plan.sequence_length % plan.tensor != 0) {
     return trouble("batch", "sequence_length",
@@ -197,6 +199,15 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
       plan.fused_attention ? 0.0 : 16.0 * real(model.heads) * real(plan.sequence_length);
   const double token = real(model.layers) * (width + scores) + 16.0 * real(model.vocabulary);
   const double tokens = real(plan.sequence_length) * real(plan.micro_batch);
+  const double widest = std::max({real(model.hidden), 2 * real(model.ffn), real(model.vocabulary),
+                                  3 * real(model.query_width()),
+                                  real(model.heads) * real(plan.sequence_length)});
+  if (tokens * widest > kElementsMax) {
+    return trouble("batch", "micro",
+                   fmt::format("a tensor of {} x {} tokens has too many elements to count; at most "
+                               "{:.1e}",
+                               plan.micro_batch, plan.sequence_length, kElementsMax));
+  }
   if (token * tokens * real(plan.micro_batches()) > kActivationBytesMax) {
     return trouble("batch", "sequence_length",
                    fmt::format("the activations of {} x {} tokens are beyond what can be counted",

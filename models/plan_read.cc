@@ -19,6 +19,7 @@ constexpr Limits kSequence{1, 1 << 24};
 constexpr Limits kMicroBatch{1, 1 << 20};
 constexpr Limits kGlobalBatch{1, INT32_MAX};
 constexpr Limits kLayerCount{0, 10'000};
+constexpr Limits kPrefetch{0, 64};  // units gathered ahead; each is an event of the rank
 
 const std::vector<std::pair<std::string, PipelineSchedule>> kSchedules = {
     {"gpipe", PipelineSchedule::kGpipe},
@@ -167,7 +168,7 @@ void read_sharding(const Object& object, Plan& plan) {
   plan.zero = static_cast<int>(object.integer("zero", 0, {0, 3}));
   plan.bucket = object.bytes("bucket", plan.bucket);
   plan.overlap = object.boolean("overlap", plan.overlap);
-  plan.prefetch = object.integer("prefetch", plan.prefetch, kLayerCount);
+  plan.prefetch = object.integer("prefetch", plan.prefetch, kPrefetch);
   plan.shard_group = object.integer("shard_group", 0, {0, kRanksMax});
   plan.reshard_after_forward = object.boolean("reshard_after_forward", plan.reshard_after_forward);
   object.done();

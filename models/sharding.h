@@ -62,7 +62,8 @@ class State {
   Bytes gradient_bytes(std::int32_t i) const;
 
   // After the last micro-batch: waits for all reductions and does those that cross other axes,
-  // then adds the chunk's share of the squared gradient norm to `norm` (kNoTensor: no clipping).
+  // then adds the chunk's share of the squared gradient norm to `norm` (kNoTensor: no clipping),
+  // which starts at zero in every step.
   void settle(BodyWriter& body, TensorId norm) const;
   // The optimizer, then (unless the next step's forward does it) the gather of updated weights,
   // and zeroed gradients for the next step.

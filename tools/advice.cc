@@ -21,8 +21,9 @@ namespace stepcast {
 namespace {
 
 constexpr int kSimulationsMax = 60;
-constexpr int kSimulationsMin = 12;
+constexpr int kSimulationsMin = 3;
 constexpr std::int64_t kInstructionsBudget = 300'000'000;
+constexpr std::int64_t kCallCost = 100;  // lowering, verifying, keeping a call, in instructions
 constexpr std::size_t kFittingMost = 4;  // suggestions if the plan does not fit
 constexpr std::size_t kFasterMost = 3;   // if it does
 constexpr double kFasterLeast = 0.02;    // a gain below this is within the forecast's own error
@@ -109,7 +110,7 @@ void add_memory(const Plan& plan, std::vector<Change>& changes) {
   if (plan.recompute != Recompute::kNone) {
     changes.push_back({"no recompute", {"recompute=none"}});
   }
-  if (plan.recompute != Recompute::kSelective) {
+  if (plan.recompute != Recompute::kSelective && !plan.fused_attention) {
     changes.push_back({"selective recompute", {"recompute=selective"}});
   }
   if (!every_layer) changes.push_back({"full recompute", {"recompute=full"}});
@@ -174,7 +175,10 @@ std::vector<std::string> merged(std::vector<std::string> first,
 class Search {
  public:
   Search(const WhatIf& what_if, const Forecast& now) : what_if_(what_if) {
-    const std::int64_t each = std::max<std::int64_t>(1, now.report.timeline.instructions);
+    std::int64_t each = std::max<std::int64_t>(1, now.report.timeline.instructions);
+    for (const Program& program : now.job.programs) {
+      each += kCallCost * std::ssize(program.schedule);
+    }
     budget_ = static_cast<int>(std::clamp<std::int64_t>(kInstructionsBudget / each, kSimulationsMin,
                                                         kSimulationsMax));
     seen_.insert(what_if.resolved.dump());

@@ -201,7 +201,7 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "sharding.overlap", "true",
             "Gradients are reduced beside backward, weights gathered beside compute.",
             "Without it all of that is in data_exposed."),
-      count("sharding.prefetch", "1", kLayers, "With zero 3: units gathered ahead of their use.",
+      count("sharding.prefetch", "1", {0, 64}, "With zero 3: units gathered ahead of their use.",
             "More hide more and hold more buffers."),
       count("sharding.shard_group", "0", {0, kRanksMax},
             "Hybrid sharding: ranks that share one copy of the state; 0 means all of data.",

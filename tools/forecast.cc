@@ -75,7 +75,10 @@ Flops performed_flops(const Job& job) {
   for (std::size_t i = 0; i < job.bodies.size(); ++i) {
     for (const Instruction& instruction : job.bodies[i].code) {
       if (const auto* compute = std::get_if<Compute>(&instruction)) {
-        of_body[i] += flops(job.ops[static_cast<std::size_t>(compute->op)]);
+        const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
+        if (std::holds_alternative<Gemm>(op) || std::holds_alternative<Attention>(op)) {
+          of_body[i] += flops(op);
+        }
       }
     }
   }

@@ -131,7 +131,7 @@ std::string step_section(const Json& report) {
                    time_text(number(step, "seconds_high")))},
       {"tokens/s/device", fmt::format("{:.1f}", number(step, "tokens_per_second_per_device")), ""},
       {"MFU", percent(number(step, "mfu")), "model FLOPs, causal attention counted half"},
-      {"HFU", percent(number(step, "hfu")), "all FLOPs that run, recomputed ones too"},
+      {"HFU", percent(number(step, "hfu")), "all matrix products that run, recomputed ones too"},
       {"pipeline bubble", percent(number(step, "bubble_fraction")),
        "idle share of the pipeline, mean of the stages"}};
   return "\n" + align(rows, "lrl");
@@ -393,6 +393,10 @@ std::vector<std::string> notes_on(const WhatIf& what_if) {
     notes.push_back(fmt::format("zero {} shards nothing: there is one data-parallel rank",
                                 plan.zero));
   }
+  if (plan.recompute == Recompute::kSelective && plan.fused_attention) {
+    notes.push_back("selective recomputation runs the fused attention again only to save its row "
+                    "sums");
+  }
   if (plan.sequence_parallel && plan.tensor == 1) {
     notes.push_back("sequence_parallel does nothing without tensor parallelism");
   }
@@ -400,8 +404,8 @@ std::vector<std::string> notes_on(const WhatIf& what_if) {
     notes.push_back(fmt::format("{} micro-batches never fill {} pipeline stages",
                                 plan.micro_batches(), plan.pipeline));
   } else if (plan.virtual_stages > 1 && plan.micro_batches() % plan.pipeline != 0) {
-    notes.push_back(fmt::format("{} micro-batches are no multiple of {} stages: the last group of "
-                                "the interleaved schedule is larger", plan.micro_batches(),
+    notes.push_back(fmt::format("{} micro-batches are no multiple of {} stages: some groups of "
+                                "the interleaved schedule are larger", plan.micro_batches(),
                                 plan.pipeline));
   }
   if (!what_if.cluster.slow_devices.empty()) {

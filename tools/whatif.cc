@@ -194,6 +194,8 @@ double parse_tokens(const Object& train) {
   double tokens = 0;
   if (value.is_number()) {
     tokens = value.get<double>();
+  } else if (!value.is_string()) {
+    train.fail("tokens", "must be a count, such as 300000000000 or \"300B\"");
   } else {
     const std::string text = train.string("tokens");
     const auto [stop, trouble] = std::from_chars(text.data(), text.data() + text.size(), tokens);
@@ -263,6 +265,12 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   what_if.cluster = cluster.cluster;
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));
+  // It is printed as it is: nothing in it may move a terminal.
+  for (const char c : what_if.name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      root.fail("name", "must not contain control characters");
+    }
+  }
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too

@@ -52,8 +52,22 @@ std::size_t common_prefix(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+namespace {
+
+// Input may hold anything; what is printed of it must not end a line early or move a terminal.
+std::string printable(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
+}  // namespace
+
 Error::Error(std::string_view where, std::string_view what)
-    : std::runtime_error(where.empty() ? std::string(what) : fmt::format("{}: {}", where, what)),
+    : std::runtime_error(where.empty() ? printable(what)
+                                       : fmt::format("{}: {}", printable(where), printable(what))),
       where_(where),
       message_(what) {}
 

@@ -30,7 +30,7 @@ Part part_of(Stream stream) {
     case Stream::kExpert: return Part::kExpert;
     case Stream::kData:
     case Stream::kReplica: return Part::kData;
-    case Stream::kGlobal: return Part::kOther;
+    case Stream::kGlobal: return Part::kBubble;  // stages wait for the last one's cool-down
     case Stream::kSendForward:
     case Stream::kSendBackward: return Part::kPipeline;
     case Stream::kReceiveForward:
@@ -68,6 +68,8 @@ class Compiler {
     for (int s = 0; s < kStreams; ++s) {
       code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
     }
+    // Where there is one stage, nobody's cool-down is waited for.
+    if (mesh.stages() == 1) code_.causes[static_cast<std::size_t>(Stream::kGlobal)].part = Part::kOther;
     const auto registers = kFirstEventRegister + static_cast<std::size_t>(job.events);
     code_.first_causes.assign(registers, 0);
     code_.receiving.assign(registers, false);

@@ -1,6 +1,7 @@
 // Prices: every distinct Op and Transfer of a Job once, rounded to picoseconds here and nowhere
 // else. Cost: linear in Job::ops and Job::transfers.
 #include <cmath>
+#include <string>
 
 #include "sim/base/error.h"
 #include "sim/cost/cost.h"
@@ -12,9 +13,10 @@ namespace {
 
 constexpr Seconds kLongest{9e6};  // what fits into a Duration
 
-Duration rounded(Seconds time, const char* what) {
-  STEPCAST_CHECK(std::isfinite(time.value) && time >= Seconds(0) && time < kLongest, what);
-  return to_duration(time);
+Duration rounded(Seconds time, const std::string& what) {
+  STEPCAST_CHECK(!std::isnan(time.value) && time >= Seconds(0), what);
+  if (time < kLongest) return to_duration(time);
+  throw Error("cluster", what + " takes longer than 100 days; check its rates and latencies");
 }
 
 }  // namespace
@@ -26,14 +28,16 @@ Prices price(const Job& job, const Cluster& cluster) {
   prices.transfers.reserve(job.transfers.size());
   for (const Op& op : job.ops) {
     const Cost cost = op_cost(op, cluster.device);
-    prices.ops.push_back(rounded(cost.time, "an op's time is finite and not negative"));
+    prices.ops.push_back(rounded(cost.time, to_text(op)));
     prices.basis.push_back(cost.basis);
   }
   for (const Transfer& transfer : job.transfers) {
-    prices.transfers.push_back(rounded(transfer_time(transfer, job.mesh, cluster),
-                                       "a transfer's time is finite and not negative"));
+    prices.transfers.push_back(
+        rounded(transfer_time(transfer, job.mesh, cluster),
+                std::string(transfer_name(transfer.kind)) + " of " +
+                    std::to_string(transfer.bytes.count) + " bytes"));
   }
-  prices.issue = rounded(cluster.device.launch, "a launch takes finite time");
+  prices.issue = rounded(cluster.device.launch, "a launch");
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();
   for (const auto& [device, factor] : cluster.slow_devices) {

@@ -22,8 +22,9 @@
 //   waiting for the host to issue it    other
 //   waiting for an event                the part of the stream on which it was recorded: tensor,
 //                                       context, expert, data (data and replica), pipeline (sends);
-//                                       global and host copies: other. Receives: pipeline for at
-//                                       most the message's own duration, bubble for the rest
+//                                       host copies: other; global (the norm, for which all
+//                                       stages wait): bubble. Receives: pipeline for at most
+//                                       the message's own duration, bubble for the rest
 //   an end later than compute's clock   the same, by the stream that ends last
 //   waiting for the slowest rank        other
 #pragma once
@@ -45,6 +46,7 @@ struct Prices {
   Duration issue;                      // host time to issue one kernel, collective or message
   std::vector<double> slow;            // by rank: factor on its ops; empty if all are 1
 };
+// Throws Error (place "cluster") where a single one takes longer than can be counted.
 Prices price(const Job& job, const Cluster& cluster);
 
 enum class Ranks : std::uint8_t {
@@ -60,7 +62,9 @@ struct SimulateOptions {
 // Folded and all ranks agree to the picosecond where no rank is slow. `instructions` of the result
 // counts those that take part in time (no Alloc, Free, Mark), remembered ones included. The bubble
 // of a rank: its bubble up to its pipeline_end, and from there to the latest pipeline_end of any.
-// A received message's span begins where its wire time would, or when it was asked for if later.
+// Throws Error for a step that could exceed 100 days, and for a trace of more than 20 million
+// spans. A received message's span begins where its wire time would, or when it was asked for if
+// later.
 Timeline simulate(const Job& job, const Prices& prices, const SimulateOptions& options = {});
 
 // The earliest maximum counts. Cost: linear in the text of the bodies plus the number of calls.

@@ -412,11 +412,16 @@ void Walk::finish_rank(const Here& here) {
 
 Timeline Walk::finish() {
   Instant end, pipeline_end;
+  Duration busiest(-1);
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     const Here here = locate(static_cast<std::int32_t>(r));
     finish_rank(here);
-    if (here.time->end > end) {
-      end = here.time->end;
+    end = later(end, here.time->end);
+    const Duration busy = here.part(Part::kCompute) + here.part(Part::kRecompute) +
+                          here.part(Part::kOptimizer);
+    const RankTime& slowest = timeline_.ranks[static_cast<std::size_t>(timeline_.slowest)];
+    if (busy > busiest || (busy == busiest && here.time->end > slowest.end)) {
+      busiest = busy;
       timeline_.slowest = here.index;
     }
     pipeline_end = later(pipeline_end, here.time->pipeline_end);

@@ -160,7 +160,7 @@ struct Loss {
 };
 
 // The optimizer's work on `elements` of the training state that this rank owns.
-//   kSquaredNorm   gradients...                             -> sum of squares (1) fp32
+//   kSquaredNorm   gradients..., sum (1) fp32               -> sum, the squares added
 //   kAdamW         gradients..., norm, master?, moments     -> weights..., master?, moments
 enum class UpdatePart : std::uint8_t { kSquaredNorm, kAdamW };
 

@@ -116,8 +116,8 @@ std::string_view phase_name(Phase phase);
 // In-place operands stand in both.
 struct Operands {
   std::int32_t first = 0;
-  std::int16_t reads = 0;
-  std::int16_t writes = 0;
+  std::int32_t reads = 0;
+  std::int32_t writes = 0;
   bool operator==(const Operands&) const = default;
 };
 
@@ -215,7 +215,7 @@ struct Job {
 };
 
 inline constexpr std::int64_t kInstructionsMax = 50'000'000;  // in the bodies of one Job
-inline constexpr std::int64_t kCallsMax = 50'000'000;         // in the schedules of one Job
+inline constexpr std::int64_t kCallsMax = 10'000'000;         // in the schedules of one Job
 
 std::string label_text(const Job& job, Label label);  // "layer3.qkv"
 

@@ -362,12 +362,11 @@ class Parser {
     while (!line.done()) body.operands.push_back(tensor(line));
     const std::size_t reads = middle - first;
     const std::size_t writes = body.operands.size() - middle;
-    if (std::max(reads, writes) > static_cast<std::size_t>(kSmallMax) ||
-        body.operands.size() > static_cast<std::size_t>(kIndexMax)) {
+    if (body.operands.size() > static_cast<std::size_t>(kIndexMax)) {
       line.refuse("too many operands");
     }
-    return {static_cast<std::int32_t>(first), static_cast<std::int16_t>(reads),
-            static_cast<std::int16_t>(writes)};
+    return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(reads),
+            static_cast<std::int32_t>(writes)};
   }
 
   // ---- stages --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ struct Arity {
   Range reads, writes;
 };
 
-constexpr int kAnyNumber = 32767;
+constexpr int kAnyNumber = INT32_MAX;
 
 // A batched product that reads its matrices out of qkv may name one tensor for both, and may write
 // its part of d_qkv in place: hence 1 to 4 where nothing accumulates. The gradient of a bias, where

@@ -52,7 +52,9 @@ struct RankTime {
 struct Timeline {
   Duration step;
   std::vector<RankTime> ranks;       // one a stage if folded, else all
-  std::int32_t slowest = 0;          // index into `ranks`: the latest to end its own work
+  // Index into `ranks`: the one whose kernels take longest, which the others wait for (of equal
+  // ones the latest to end).
+  std::int32_t slowest = 0;
   // Idle share of the pipeline: 1 - busy / (pipeline time), averaged over the simulated ranks.
   double bubble_fraction = 0;
   std::int64_t instructions = 0;     // that the simulated ranks issued

@@ -1,5 +1,6 @@
 // The text of two small plans, to the letter: what lowering decides can be read there, and a change
 // shows in the difference. STEPCAST_UPDATE_GOLDEN=1 writes the files anew.
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -24,7 +25,11 @@ void expect_golden(const Job& job, const std::string& name) {
   ASSERT_TRUE(file) << path;
   std::stringstream text;
   text << file.rdbuf();
-  EXPECT_EQ(print_job(job), text.str()) << "STEPCAST_UPDATE_GOLDEN=1 writes " << path << " anew";
+  const std::string now = print_job(job), before = text.str();
+  if (now == before) return;
+  const auto differs = std::mismatch(now.begin(), now.end(), before.begin(), before.end()).first;
+  const auto line = 1 + std::count(now.begin(), differs, '\n');
+  ADD_FAILURE() << path << ":" << line << " differs; STEPCAST_UPDATE_GOLDEN=1 writes it anew";
 }
 
 TEST(Golden, TensorAndPipelineParallelGptWithZero1) {

@@ -169,8 +169,8 @@ TEST(Lower, SharesBodiesBetweenEqualStages) {
   const Job job = lower(transformer(llama_model(64, 32, 4, 4, 64, 64), plan), plan);
   ASSERT_EQ(verify(job), "");
   EXPECT_EQ(job.programs.size(), 16u);
-  // forward, backward, settle, update of the first, a middle and the last chunk; the clip.
-  EXPECT_EQ(job.bodies.size(), 3u * 4u + 1u);
+  // forward, backward, settle, update of the first, a middle and the last chunk; the norm's two.
+  EXPECT_EQ(job.bodies.size(), 3u * 4u + 2u);
 }
 
 // Vocabulary-parallel loss keeps 1 / t of the logits (torchtitan pull request 112).

@@ -230,7 +230,7 @@ TEST(Plan, RefusesASequenceBeyondLearnedPositionsButNotBeyondRotaryOnes) {
 
 TEST(Plan, RefusesWhatWouldOverflow) {
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 16777216, "micro": 1048576}})"),
-              HasSubstr("beyond what can be counted"));
+              HasSubstr("too many elements to count"));
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 1, "global": 2147483647}})"),
               HasSubstr("too many to write down"));
 }

@@ -61,5 +61,11 @@ TEST(CheckDeathTest, AbortsWithTheConditionAndTheMessage) {
                "error_test.cc:[0-9]+: bytes are left over .check failed: live == 0");
 }
 
+// A NUL would end the line, an escape sequence could move the terminal.
+TEST(Error, PrintsControlCharactersOfItsInputAsQuestionMarks) {
+  const Error error(std::string_view("a\0b", 3), "\x1b[31m\n");
+  EXPECT_STREQ(error.what(), "a?b: ?[31m?");
+}
+
 }  // namespace
 }  // namespace stepcast
