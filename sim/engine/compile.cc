@@ -69,7 +69,9 @@ class Compiler {
       code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
     }
     // Where there is one stage, nobody's cool-down is waited for.
-    if (mesh.stages() == 1) code_.causes[static_cast<std::size_t>(Stream::kGlobal)].part = Part::kOther;
+    if (mesh.stages() == 1) {
+      code_.causes[static_cast<std::size_t>(Stream::kGlobal)].part = Part::kOther;
+    }
     const auto registers = kFirstEventRegister + static_cast<std::size_t>(job.events);
     code_.first_causes.assign(registers, 0);
     code_.receiving.assign(registers, false);
