@@ -21,6 +21,7 @@
 #include "sim/base/error.h"
 #include "tools/commands.h"
 #include "tools/files.h"
+#include "tools/time.h"
 
 namespace stepcast {
 namespace {
@@ -47,6 +48,7 @@ struct Arguments {
   std::string ranks = "folded";
   bool no_advice = false;
   ShowArguments show;
+  TimeArguments time;
   std::string list_kind;
   bool list_json = false;
   std::string key;
@@ -93,6 +95,41 @@ void add_show(CLI::App& app, Arguments& arguments) {
       ->type_name("N");
   command->footer(R"(Example:
   stepcast show memory configs/llama3.1-70b-1024xh100.json --stage 0)");
+}
+
+void add_time(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand("time", "One kernel or one collective, alone");
+  TimeArguments& time = arguments.time;
+  command
+      ->add_option("WHAT", time.what,
+                   "gemm, attention, all-reduce, all-gather, reduce-scatter, broadcast, "
+                   "all-to-all or send")
+      ->required()
+      ->type_name("");
+  command->add_option("--m", time.m, "gemm: rows of the result");
+  command->add_option("--n", time.n, "gemm: columns of the result");
+  command->add_option("--k", time.k, "gemm: what is summed over");
+  command->add_option("--batch", time.batch, "gemm: products at once; attention: sequences");
+  command->add_option("--role", time.role, "gemm: forward, input-gradient or weight-gradient");
+  command->add_option("--dtype", time.dtype, "Of the operands: bf16, fp16, fp8, fp32");
+  command->add_option("--output", time.output, "gemm: of the result");
+  command->add_flag("--accumulate", time.accumulate, "gemm: added to what the result holds");
+  command->add_option("--heads", time.heads, "attention: query heads");
+  command->add_option("--kv-heads", time.kv_heads, "attention: key-value heads");
+  command->add_option("--sequence", time.sequence, "attention: tokens of a sequence");
+  command->add_option("--head-dim", time.head_dim, "attention: width of a head");
+  command->add_flag("--causal", time.causal, "attention: half of the scores are masked");
+  command->add_flag("--backward", time.backward, "attention: the gradient");
+  command->add_option("--size", time.size, "A collective's bytes, \"1 GB\"");
+  command->add_option("--from", time.from, "Or a sweep, doubling: from \"8 B\"");
+  command->add_option("--to", time.to, "to \"8 GiB\"");
+  command->add_option("--ranks", time.ranks, "Over the first N devices; without: all");
+  command->add_option("--device", time.device, "Of a kernel: a name under configs/devices");
+  command->add_option("--cluster", time.cluster, "Of a collective: h100-sxm-2x8, or a file");
+  command->add_option("--json", time.json, "Write it there; - is stdout")->type_name("FILE");
+  command->footer(R"(Examples:
+  stepcast time gemm --m 8192 --n 8192 --k 8192 --device h100-sxm
+  stepcast time all-reduce --from "1 MiB" --to "1 GiB" --cluster h100-sxm-2x8)");
 }
 
 void add_rest(CLI::App& app, Arguments& arguments) {
@@ -171,6 +208,7 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
     return simulate_command(arguments.simulate);
   }
   if (app.got_subcommand("show")) return show_command(arguments.show);
+  if (app.got_subcommand("time")) return time_command(arguments.time);
   if (app.got_subcommand("list")) return list_command(arguments.list_kind, arguments.list_json);
   if (app.got_subcommand("explain")) return explain_command(arguments.key);
   return schema_command();
@@ -184,6 +222,7 @@ int parse_and_run(int argc, char** argv) {
   Arguments arguments;
   add_simulate(app, arguments);
   add_show(app, arguments);
+  add_time(app, arguments);
   add_rest(app, arguments);
 
   if (argc < 2) {

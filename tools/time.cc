@@ -382,7 +382,11 @@ CollectiveTime time_collective(TransferKind kind, Bytes size, int ranks, const C
   transfer.bytes = size;
   CollectiveTime result;
   result.size = size;
-  result.time = transfer_time(transfer, mesh_of(kind, ranks), cluster);
+  const TransferChoice choice = choose_transfer(transfer, mesh_of(kind, ranks), cluster);
+  result.time = choice.time;
+  result.algorithm = choice.algorithm;
+  result.protocol = choice.protocol;
+  result.channels = choice.channels;
   result.algorithm_bandwidth = Bandwidth(static_cast<double>(size.count) / result.time.value);
   result.bus_bandwidth = result.algorithm_bandwidth * bus_factor(kind, ranks);
   return result;

@@ -65,9 +65,9 @@ struct CollectiveTime {
   Seconds time;
   Bandwidth algorithm_bandwidth;
   Bandwidth bus_bandwidth;
-  std::string algorithm = "-";  // where the network chooses one: ring, tree, ...
-  std::string protocol = "-";
-  int channels = 0;             // 0: not modelled
+  std::string algorithm;        // as TransferChoice has it
+  std::string protocol;
+  int channels = 0;             // 0: not known
 };
 // Over the first `ranks` devices of the cluster, one group. REQUIRES: 2 <= ranks <= devices,
 // size >= 1 byte.
