@@ -22,6 +22,7 @@
 #include "tools/commands.h"
 #include "tools/files.h"
 #include "tools/time.h"
+#include "tools/validate.h"
 
 namespace stepcast {
 namespace {
@@ -49,6 +50,7 @@ struct Arguments {
   bool no_advice = false;
   ShowArguments show;
   TimeArguments time;
+  ValidateArguments validate;
   std::string list_kind;
   bool list_json = false;
   std::string key;
@@ -132,6 +134,23 @@ void add_time(CLI::App& app, Arguments& arguments) {
   stepcast time all-reduce --from "1 MiB" --to "1 GiB" --cluster h100-sxm-2x8)");
 }
 
+void add_validate(CLI::App& app, Arguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("validate", "Published measurements against the forecast of each");
+  ValidateArguments& validate = arguments.validate;
+  command->add_option("FILE", validate.files, "JSON lines, one measurement each; - is stdin")
+      ->required()
+      ->type_name("");
+  command->add_option("--json", validate.json, "Write every row and the summary; - is stdout")
+      ->type_name("FILE");
+  command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
+        "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
+  kind attention has seq_len, head_dim, heads, batch, causal, direction; kind collective has
+  collective, size_bytes, ranks, nodes, time_us or busbw_GBps. What cannot be mapped says why.
+Example:
+  stepcast validate kernels.jsonl --json validation.json)");
+}
+
 void add_rest(CLI::App& app, Arguments& arguments) {
   CLI::App* list = app.add_subcommand("list", "The shipped models, devices, clusters or profiles");
   list->add_option("KIND", arguments.list_kind, "models, devices, clusters or profiles")
@@ -209,6 +228,7 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
   }
   if (app.got_subcommand("show")) return show_command(arguments.show);
   if (app.got_subcommand("time")) return time_command(arguments.time);
+  if (app.got_subcommand("validate")) return validate_command(arguments.validate);
   if (app.got_subcommand("list")) return list_command(arguments.list_kind, arguments.list_json);
   if (app.got_subcommand("explain")) return explain_command(arguments.key);
   return schema_command();
@@ -223,6 +243,7 @@ int parse_and_run(int argc, char** argv) {
   add_simulate(app, arguments);
   add_show(app, arguments);
   add_time(app, arguments);
+  add_validate(app, arguments);
   add_rest(app, arguments);
 
   if (argc < 2) {

@@ -66,6 +66,7 @@ void expect_trouble_in(const std::string& json, const std::string& part) {
 
 TEST(Cli, PrintsHelpWithExamplesAndExitsWithZero) {
   for (const char* arguments : {"--help", "-h", "simulate --help", "show --help", "list --help",
+                                "time --help", "validate --help",
                                 "explain --help", "schema --help"}) {
     const Outcome out = out_of(arguments);
     EXPECT_EQ(out.code, 0) << arguments;
@@ -84,7 +85,7 @@ TEST(Cli, SaysWithoutACommandWhatCommandsThereAre) {
 
 TEST(Cli, NamesTheNearestCommandAndFlag) {
   expect_trouble("simulat x", "there is no command \"simulat\" (did you mean \"simulate\"?)");
-  expect_trouble("calibrate x", "there is no command \"calibrate\"; there are simulate, show,");
+  expect_trouble("execute x", "there is no command \"execute\"; there are simulate, show,");
   expect_trouble("simulate " + kExample + " --jsn x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("simulate --jsn=x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("--jason", "no flag --jason");
@@ -191,6 +192,43 @@ TEST(Cli, ShowsOneStageOfTheProgramAndOnlyTheBodiesThatItCalls) {
   EXPECT_THAT(one.text, HasSubstr("\nstage 0\n"));
   EXPECT_EQ(one.text.find("\nstage 1\n"), std::string::npos);
   EXPECT_THAT(all.text, HasSubstr("\nstage 1\n"));
+}
+
+TEST(Cli, TimesOneKernelOrCollective) {
+  const std::string gemm = "time gemm --m 4096 --n 4096 --k 4096 --device h100-sxm";
+  EXPECT_THAT(out_of(gemm).text, HasSubstr("TFLOP/s"));
+  EXPECT_EQ(parse_json(out_of(gemm + " --json -").text, "stdout").root.at("format"),
+            "stepcast.time/1");
+  EXPECT_THAT(out_of("time all_reduce --size '1 GB' --cluster h100-sxm-2x8").text,
+              HasSubstr("busbw"));
+  expect_trouble("time gem --device h100-sxm", "did you mean \"gemm\"?");
+  expect_trouble("time gemm --m 8 --n 8 --device h100-sxm", "--k is missing");
+  expect_trouble("time gemm --m 0 --n 8 --k 8 --device h100-sxm", "--m: must be 1 to");
+  expect_trouble(gemm + " --heads 8", "--heads is not a flag of gemm");
+  expect_trouble(gemm + " --role forwrd", "did you mean \"forward\"?");
+  expect_trouble("time gemm --m 8 --n 8 --k 8", "give --device NAME or --cluster NAME");
+  expect_trouble("time gemm --m 8 --n 8 --k 8 --device h1000", "--device: no device is called");
+  expect_trouble("time send --size 8 --cluster h100-sxm-2x8", "--size");
+  expect_trouble("time send --size '1 B' --ranks 17 --cluster h100-sxm-2x8", "--ranks");
+  expect_trouble("time send --from '2 B' --to '1 B' --cluster h100-sxm-2x8", "--from");
+}
+
+TEST(Cli, ValidatesMeasurementsThatItIsGiven) {
+  const std::string row = R"({"id": "x", "kind": "gemm", "gpu": "H100", "dtype": "bf16", )"
+                          R"("m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 700})";
+  const auto validate = [&](const std::string& lines, const std::string& rest) {
+    return run_shell("printf '" + lines + "' | " + binary() + "validate - " + rest);
+  };
+  EXPECT_THAT(validate(row, "").text, HasSubstr("1 row, 1 of them covered"));
+  const Json json = parse_json(validate(row + "\\n{}", "--json -").text, "stdout").root;
+  ASSERT_EQ(json.at("rows").size(), 2u);
+  EXPECT_EQ(json.at("rows").at(0).at("covered"), true);
+  EXPECT_EQ(json.at("rows").at(1).at("reason"), "kind is not stated");
+  const Outcome broken = validate(row + "\\n{", "2>&1");
+  EXPECT_EQ(broken.code, 2);
+  EXPECT_THAT(broken.text, StartsWith("stepcast: stdin:2"));
+  expect_trouble("validate", "FILE");
+  expect_trouble("validate none.jsonl", "none.jsonl: there is no such file");
 }
 
 TEST(Cli, EndsQuietlyWhenNobodyReads) {
