@@ -3,19 +3,15 @@
 // the rest asks for the tensors, not for the stage.
 #include "models/sharding.h"
 
-#include <numeric>
-
 namespace stepcast {
-
-namespace {
-
-Dtype wider(Dtype a, Dtype b) { return dtype_size(a) >= dtype_size(b) ? a : b; }
-
-}  // namespace
 
 std::int64_t State::shard_elements(std::int64_t elements) const {
   const std::int64_t shards = plan_.shards();
   return (elements + shards - 1) / shards;
+}
+
+std::int64_t State::owned_elements(std::int64_t elements) const {
+  return plan_.effective_zero() >= 1 ? shard_elements(elements) : elements;
 }
 
 TensorId State::transient(std::string_view name, std::int32_t layer, std::int64_t elements,
@@ -33,8 +29,7 @@ TensorId State::resident(std::string_view name, std::int32_t layer, std::int64_t
 
 std::int32_t State::add(Unit unit) {
   const int zero = plan_.effective_zero();
-  const std::int64_t n = unit.elements;
-  const std::int64_t owned = zero >= 1 ? shard_elements(n) : n;
+  const std::int64_t owned = owned_elements(unit.elements);
   if (zero == 3) {
     unit.weight_shard = resident("weights.shard", unit.layer, owned, plan_.compute,
                                  Category::kWeights);
@@ -189,11 +184,10 @@ void State::settle(BodyWriter& body, TensorId norm) const {
   std::vector<TensorId> partial, ends, all;
   Bytes partial_bytes;
   std::int64_t owned = 0, ends_elements = 0;
-  const bool sharded = plan_.effective_zero() >= 1;
   for (const Unit& u : units_) {
     const std::vector<TensorId> gradients = final_gradients(u);
     all.insert(all.end(), gradients.begin(), gradients.end());
-    const std::int64_t n = sharded ? shard_elements(u.elements) : u.elements;
+    const std::int64_t n = owned_elements(u.elements);
     owned += n;
     if (u.gradient_shard == kNoTensor) {
       for (TensorId t : u.partial) {
@@ -222,7 +216,7 @@ void State::settle(BodyWriter& body, TensorId norm) const {
   }
   for (const Unit& u : units_) {
     if (u.gradient_copy == kNoTensor) continue;
-    const std::int64_t n = sharded ? shard_elements(u.elements) : u.elements;
+    const std::int64_t n = owned_elements(u.elements);
     body.compute(Pointwise{PointwiseKind::kCast, 1, n, plan_.gradients, Dtype::kFp32, false},
                  final_gradients(u), {u.gradient_copy}, tables_.label("gradients.copy", u.layer),
                  Phase::kOptimizer);
@@ -266,9 +260,8 @@ void State::update(BodyWriter& body, TensorId norm, bool gather_now) const {
       reads.push_back(t);
       writes.push_back(t);
     }
-    const std::int64_t n = sharded ? shard_elements(u.elements) : u.elements;
-    const Dtype gradient = u.gradient_copy == kNoTensor ? plan_.gradients
-                                                        : wider(plan_.gradients, Dtype::kFp32);
+    const std::int64_t n = owned_elements(u.elements);
+    const Dtype gradient = u.gradient_copy == kNoTensor ? plan_.gradients : Dtype::kFp32;
     body.compute(Update{UpdatePart::kAdamW, n, plan_.compute, gradient, plan_.master,
                         plan_.moments},
                  reads, writes, tables_.label("update", u.layer), Phase::kOptimizer);

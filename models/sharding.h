@@ -71,6 +71,7 @@ class State {
 
  private:
   std::int64_t shard_elements(std::int64_t elements) const;
+  std::int64_t owned_elements(std::int64_t elements) const;  // of the optimizer, on one rank
   TensorId resident(std::string_view name, std::int32_t layer, std::int64_t elements, Dtype dtype,
                     Category category);
   TensorId transient(std::string_view name, std::int32_t layer, std::int64_t elements, Dtype dtype,
