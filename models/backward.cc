@@ -54,6 +54,7 @@ class Backward {
   // A fresh value for one more contribution to the gradient of `id`, and its registration once the
   // node that computes it has been pushed.
   ValueId contribution(ValueId id) { return like(id, ".gradient"); }
+  void add_to(const Node& forward, ValueId id, ValueId more, ValueId sum);
   void give(const Node& forward, ValueId id, ValueId contribution);
   void alias(const Node& forward, ValueId id, ValueId same);
 
@@ -196,33 +197,28 @@ Node Backward::make(const Node& forward, std::string_view suffix, Op op, Values 
   return node;
 }
 
-void Backward::give(const Node& forward, ValueId id, ValueId contribution) {
-  ValueId& known = gradient_[static_cast<std::size_t>(id)];
-  if (known != kNoValue) {
-    const Value& v = value(id);
-    const std::int64_t columns = v.shape.sizes[static_cast<std::size_t>(v.shape.rank - 1)];
-    Pointwise add{PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype,
-                  false};
-    push(make(forward, ".gradient_sum", add, {known, contribution}, {contribution}));
-  }
-  known = contribution;
+// sum = what is known of the gradient of `id` + one more contribution.
+void Backward::add_to(const Node& forward, ValueId id, ValueId more, ValueId sum) {
+  const Value& v = value(id);
+  const std::int64_t columns = v.shape.sizes[static_cast<std::size_t>(v.shape.rank - 1)];
+  const Pointwise add{PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype,
+                      false};
+  push(make(forward, ".gradient_sum", add, {gradient(id), more}, {sum}));
 }
 
-// The gradient of `id` is (also) the value `same`, as it is.
+void Backward::give(const Node& forward, ValueId id, ValueId contribution) {
+  if (gradient(id) != kNoValue) add_to(forward, id, contribution, contribution);
+  gradient_[static_cast<std::size_t>(id)] = contribution;
+}
+
+// The gradient of `id` is (also) the value `same`, which others hold: a sum goes elsewhere.
 void Backward::alias(const Node& forward, ValueId id, ValueId same) {
-  ValueId& known = gradient_[static_cast<std::size_t>(id)];
-  if (known == kNoValue) {
-    known = same;
-    return;
+  ValueId known = same;
+  if (gradient(id) != kNoValue) {
+    known = contribution(id);
+    add_to(forward, id, same, known);
   }
-  const Value v = value(id);
-  const std::int64_t columns = v.shape.sizes[static_cast<std::size_t>(v.shape.rank - 1)];
-  Pointwise add{
-      PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype, false};
-  const ValueId sum = contribution(id);
-  const ValueId first = gradient_[static_cast<std::size_t>(id)];
-  push(make(forward, ".gradient_sum", add, {first, same}, {sum}));
-  gradient_[static_cast<std::size_t>(id)] = sum;
+  gradient_[static_cast<std::size_t>(id)] = known;
 }
 
 void Backward::flush_weight_gradient() {
