@@ -140,11 +140,11 @@ std::string show_cluster(const WhatIf& what_if) {
                                  d.name, d.description);
   Rows rows = {{"memory", format_binary_bytes(d.memory), ""},
                {"memory bandwidth", bandwidth_text(d.memory_bandwidth),
-                fmt::format("{:.0f} % achievable", 100 * d.memory_efficiency)}};
+                fmt::format("{:.0f} % achievable", 100 * d.kernels.memory)}};
   for (const auto& [dtype, rate] : d.matrix_rate) {
     rows.push_back({fmt::format("{} products", dtype_name(dtype)),
                     fmt::format("{:.0f} TFLOP/s", rate.value * 1e-12),
-                    fmt::format("{:.0f} % achievable", 100 * d.matrix_efficiency)});
+                    fmt::format("{:.0f} % achievable", 100 * d.kernels.matrix.efficiency)});
   }
   rows.push_back({"inside a box", bandwidth_text(c.node_bandwidth),
                   fmt::format("achievable, each direction; {} a hop",

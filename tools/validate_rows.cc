@@ -167,7 +167,7 @@ Mapped map_gemm(const Json& row, const Device& device) {
     mapped.assumed.emplace_back("shape (the best of a scan, so the rate is an upper bound)");
   }
   const Op op = op_of(a);
-  mapped.predicted = op_cost(op, device).time.value;
+  mapped.predicted = op_cost(op, device, {.rested = true}).time.value;
   mapped.measured = measured_seconds(row, flops(op).value);
   return mapped;
 }
@@ -209,16 +209,31 @@ double counted_flops(const Json& row, const Op& op) {
   return flops(op).value * (whole && std::get<Attention>(op).causal ? 2 : 1);
 }
 
-Mapped map_attention(const Json& row, const Device& device) {
-  Mapped mapped;
-  const std::string kernel = text_of(row, "kernel");
+// The implementation that the row is of, made the usual one of `device`; "" if it is of one that the
+// device's kernels do not describe and that its usual one does not stand for.
+std::string choose_attention(const Json& row, Device& device, std::vector<std::string>& assumed) {
+  std::string kernel = text_of(row, "kernel");
+  if (kernel.empty() && !text_of(row, "op").empty()) kernel = "sdp";
+  if (device.kernels.attention.contains(kernel)) {
+    device.kernels.usual_attention = kernel;
+    return "";
+  }
   if (kernel == "pytorch" || kernel == "standard") {
-    return refused(fmt::format("kernel {}: not fused, a chain of kernels", kernel));
+    return fmt::format("kernel {}: not fused, a chain of kernels", kernel);
   }
   if (kernel == "flash1" || kernel == "triton") {
-    return refused(fmt::format("kernel {}: older than what the forecast is of", kernel));
+    return fmt::format("kernel {}: older than what the forecast is of", kernel);
   }
-  if (!kernel.empty()) mapped.assumed.emplace_back("kernel (the device's usual one)");
+  if (!kernel.empty()) assumed.emplace_back("kernel (the device's usual one)");
+  return "";
+}
+
+Mapped map_attention(const Json& row, const Device& on) {
+  Mapped mapped;
+  Device device = on;
+  if (std::string why = choose_attention(row, device, mapped.assumed); !why.empty()) {
+    return refused(std::move(why));
+  }
   TimeArguments a;
   a.what = "attention";
   a.dtype = dtype_word(row, mapped.assumed);
@@ -248,7 +263,7 @@ Mapped map_attention(const Json& row, const Device& device) {
     if (pass ? !backward : backward && !both) continue;
     a.backward = pass;
     const Op op = op_of(a);
-    predicted += op_cost(op, device).time.value;
+    predicted += op_cost(op, device, {.rested = true}).time.value;
     counted += counted_flops(row, op);
   }
   mapped.predicted = predicted;

@@ -168,16 +168,6 @@ void read_slow_devices(const Object& object, Cluster& cluster) {
 
 }  // namespace
 
-std::string_view basis_name(Basis basis) {
-  switch (basis) {
-    case Basis::kMeasured: return "measured";
-    case Basis::kInterpolated: return "interpolated";
-    case Basis::kFitted: return "fitted";
-    case Basis::kDatasheet: return "datasheet";
-  }
-  STEPCAST_CHECK(false, "a basis out of range");
-}
-
 Device read_device(const Document& document) {
   const Object root(document);
   Device device;
@@ -186,9 +176,9 @@ Device read_device(const Document& document) {
   device.memory = root.bytes("memory");
   require_positive(root, "memory", static_cast<double>(device.memory.count));
   device.memory_bandwidth = positive_bandwidth(root, "memory_bandwidth");
-  device.memory_efficiency = share(root, "memory_efficiency");
+  device.kernels.memory = share(root, "memory_efficiency");
   device.matrix_rate = read_matrix_rates(root);
-  device.matrix_efficiency = share(root, "matrix_efficiency");
+  device.kernels.matrix.efficiency = share(root, "matrix_efficiency");
   device.vector_rate = root.flop_rate("vector_rate");
   require_positive(root, "vector_rate", device.vector_rate.value);
   device.multiprocessors = static_cast<int>(root.integer("multiprocessors", {1, 1 << 20}));
@@ -196,8 +186,11 @@ Device read_device(const Document& document) {
   require_not_negative(root, "cache", static_cast<double>(device.cache.count));
   device.launch = latency(root, "launch");
   device.kernel_start = latency(root, "kernel_start");
-  device.attention_forward_efficiency = share(root, "attention_forward_efficiency");
-  device.attention_backward_efficiency = share(root, "attention_backward_efficiency");
+  AttentionKernels attention;
+  attention.forward = share(root, "attention_forward_efficiency");
+  attention.backward = share(root, "attention_backward_efficiency");
+  device.kernels.attention["generic"] = attention;
+  device.kernels.usual_attention = "generic";
   read_standard_box(root, device);
   device.nccl = read_nccl(root);
   device.sources = read_sources(root);

@@ -12,14 +12,10 @@
 
 #include "sim/base/json.h"
 #include "sim/base/units.h"
+#include "sim/hardware/kernels.h"
 #include "sim/program/op.h"
 
 namespace stepcast {
-
-// What a number rests on, best first.
-enum class Basis : std::uint8_t { kMeasured, kInterpolated, kFitted, kDatasheet };
-inline constexpr int kBases = 4;
-std::string_view basis_name(Basis basis);  // "measured", ...
 
 // What NCCL's tuner asks of a device: sim/network/nccl.h chooses by it.
 enum class NcclGeneration : std::uint8_t { kAmpere, kHopper, kBlackwell };
@@ -37,18 +33,15 @@ struct Device {
   std::string description;               // "NVIDIA H100 SXM5 80 GB"
   Bytes memory;                          // capacity as the framework reports it
   Bandwidth memory_bandwidth;            // data sheet
-  double memory_efficiency = 0;          // achievable share of it, long streams
   std::map<Dtype, FlopRate> matrix_rate; // data sheet peak of the matrix units, by input dtype
-  double matrix_efficiency = 0;          // achievable share of it, large square bf16 products
   FlopRate vector_rate;                  // fp32, outside the matrix units
   int multiprocessors = 0;               // SMs or CUs
   Bytes cache;                           // last-level cache
   Seconds launch;                        // host time to issue one kernel
   Seconds kernel_start;                  // device time before a kernel's first useful cycle
-  // Share of matrix_rate that fused attention tends to: long causal sequences, head_dim 128,
-  // far more blocks of queries than multiprocessors (sim/cost/cost.cc has the ramps).
-  double attention_forward_efficiency = 0;
-  double attention_backward_efficiency = 0;
+  // From the file's memory_efficiency, matrix_efficiency and attention_*_efficiency (there named
+  // "generic"), until a profile knows better.
+  Kernels kernels;
   std::map<std::string, std::string> sources;  // key -> where its number comes from
 
   // The device's standard box, from which "h100-sxm-128x8" is built.
