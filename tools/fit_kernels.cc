@@ -168,10 +168,11 @@ void mark_fitted(const std::string& group, Device& device) {
   if (group == "collective") kernels.collectives.basis = Basis::kFitted;
   if (group.starts_with("attention ")) {
     const std::string name = group.substr(group.find(' ') + 1);
-    kernels.attention.at(name).basis = Basis::kFitted;
-    // The newest known stands for the device until somebody says otherwise.
-    const bool newest = kernels.usual_attention == "generic" || name > kernels.usual_attention;
-    if (newest) kernels.usual_attention = name;
+    AttentionKernels& fitted = kernels.attention.at(name);
+    fitted.basis = Basis::kFitted;
+    // The fastest stands for the device until somebody says otherwise.
+    const bool first = kernels.usual().basis != Basis::kFitted;
+    if (first || fitted.forward > kernels.usual().forward) kernels.usual_attention = name;
   }
 }
 
