@@ -146,7 +146,14 @@ void add_validate(CLI::App& app, Arguments& arguments) {
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
   kind attention has seq_len, head_dim, heads, batch, causal, direction; kind collective has
-  collective, size_bytes, ranks, nodes, time_us or busbw_GBps. What cannot be mapped says why.
+  collective, size_bytes, ranks, nodes, time_us or busbw_GBps. A training run has the objects model,
+  hardware, software, parallel and measured, and recompute:
+       {"id": "y", "model": {"name": "llama3-8b", "layers": 32, "hidden": 4096, "heads": 32,
+        "kv_heads": 8, "ffn_hidden": 14336, "gated_mlp": true, "vocab": 128256, "seq_len": 8192},
+        "hardware": {"gpu": "H100", "gpus_total": 8}, "recompute": "full", "parallel": {"tp": 1,
+        "pp": 1, "zero_stage": 3, "micro_batch": 1, "global_batch": 128},
+        "measured": {"step_time_s": 15}}
+  What is left out is filled in and named; what cannot be mapped says why.
 Example:
   stepcast validate kernels.jsonl --json validation.json)");
 }
