@@ -146,8 +146,7 @@ void MaxMin::occupy(std::int32_t route) {
   for (Hop& hop : hops(route)) {
     Link& l = link(hop.link);
     hop.slot = l.first_slot + l.slots++;
-    slots_[static_cast<std::size_t>(hop.slot)] = {
-        0, route, static_cast<std::int32_t>(&hop - hops_.data())};
+    slots_[static_cast<std::size_t>(hop.slot)] = {route, 0};
   }
   active_hops_ += hops(route).size();
   r.level = limit(route);
@@ -160,7 +159,9 @@ void MaxMin::vacate(std::int32_t route) {
     Link& l = link(hop.link);
     const Slot last = slots_[static_cast<std::size_t>(l.first_slot + --l.slots)];
     slots_[static_cast<std::size_t>(hop.slot)] = last;
-    hops_[static_cast<std::size_t>(last.hop)].slot = hop.slot;
+    for (Hop& moved : hops(last.route)) {
+      if (moved.link == hop.link) moved.slot = hop.slot;
+    }
   }
   active_hops_ -= hops(route).size();
   Route& r = at(route);
@@ -180,7 +181,9 @@ std::size_t MaxMin::apply_changes() {
     if (r.solved == 0) occupy(route);
     const std::int64_t more = r.count - r.solved;
     for (const Hop& hop : hops(route)) {
-      slots_[static_cast<std::size_t>(hop.slot)].load += more * hop.load;
+      const std::int64_t load = std::int64_t{r.count} * hop.load;
+      STEPCAST_CHECK(load <= std::numeric_limits<std::int32_t>::max(), "too many flows");
+      slots_[static_cast<std::size_t>(hop.slot)].load = static_cast<std::int32_t>(load);
       link(hop.link).load += more * hop.load;
       soil(hop.link);
     }
@@ -253,7 +256,7 @@ MaxMin::Level MaxMin::share(const Link& l) {
 
 void MaxMin::evaluate(std::int32_t index) {
   Link& l = link(index);
-  l.dirty = false;
+  l.dirty = l.risen = false;
   if (queue_.holds(index)) queue_.erase(index);
   if (l.load == 0) {
     l.level = l.implied = kNone;
@@ -263,21 +266,35 @@ void MaxMin::evaluate(std::int32_t index) {
   if (l.implied != l.level) queue_.push(index, std::min(l.implied, l.level));
 }
 
-// Links that are consistent at `settled` or below do not depend on levels above it.
-void MaxMin::set_level(std::int32_t route, Level level, Level settled) {
-  note(route, at(route).level);
-  at(route).level = level;
-  for (const Hop& hop : hops(route)) {
-    const Link& l = link(hop.link);
-    if (l.level != l.implied || l.level > settled) soil(hop.link);
+// At the level of the filling or below, a link that is consistent is so for good.
+bool MaxMin::settled(std::int32_t index, Level level) {
+  const Link& l = link(index);
+  return l.level == l.implied && l.level <= level;
+}
+
+// A flow of the link has slowed down, which leaves the others more. When the link comes up all its
+// slower flows have settled: time enough to see what its level is.
+void MaxMin::rise(std::int32_t index) {
+  Link& l = link(index);
+  if (l.dirty || l.implied == kNone) return;
+  if (!queue_.holds(index)) {
+    if (l.level != l.implied) return;  // its turn is now
+    queue_.push(index, l.level);
   }
+  l.risen = true;
 }
 
 void MaxMin::tighten(std::int32_t index) {
   Link& l = link(index);
   l.level = l.implied;
   for (const Slot& slot : slots(l)) {
-    if (at(slot.route).level > l.level) set_level(slot.route, l.level, l.level);
+    Route& route = at(slot.route);
+    if (route.level <= l.level) continue;
+    note(slot.route, route.level);
+    route.level = l.level;
+    for (const Hop& hop : hops(slot.route)) {
+      if (!settled(hop.link, l.level)) rise(hop.link);
+    }
   }
 }
 
@@ -288,14 +305,19 @@ void MaxMin::loosen(std::int32_t index) {
   for (const Slot& slot : slots(l)) {
     if (at(slot.route).level != lost) continue;
     const Level level = limit(slot.route);
-    if (level != lost) set_level(slot.route, level, lost);
+    if (level == lost) continue;
+    note(slot.route, lost);
+    at(slot.route).level = level;
+    for (const Hop& hop : hops(slot.route)) {
+      if (!settled(hop.link, lost)) soil(hop.link);
+    }
   }
 }
 
 // Returns false, with levels out of order, if filling all anew is cheaper.
 bool MaxMin::repair() {
   work_ = 0;
-  const std::size_t enough = 2 * active_hops_ + 256;
+  const std::size_t enough = active_hops_ + 256;
   while (true) {
     for (const std::int32_t l : dirty_) evaluate(l);
     dirty_.clear();
@@ -304,6 +326,14 @@ bool MaxMin::repair() {
     const Level level = queue_.least();
     batch_.clear();
     queue_.pop(batch_);
+    std::erase_if(batch_, [&](std::int32_t l) {
+      if (!link(l).risen) return false;
+      evaluate(l);
+      if (!queue_.holds(l)) return true;
+      const bool later = std::min(link(l).level, link(l).implied) > level;
+      if (!later) queue_.erase(l);
+      return later;
+    });
     // Tight links first: a flow at this level on one of them stays where it is.
     for (const std::int32_t l : batch_) {
       if (link(l).implied == level) tighten(l);
@@ -337,7 +367,7 @@ void MaxMin::stop_capped(Level level) {
 
 void MaxMin::fill() {
   for (const std::int32_t l : dirty_) {
-    link(l).dirty = false;
+    link(l).dirty = link(l).risen = false;
     link(l).level = link(l).implied = kNone;
   }
   dirty_.clear();
@@ -348,6 +378,7 @@ void MaxMin::fill() {
     for (const Hop& hop : hops(route)) {
       if (queue_.holds(hop.link)) continue;
       Link& l = link(hop.link);
+      l.risen = false;
       l.level = l.implied = kNone;
       l.rest = l.capacity;
       l.active = l.load;

@@ -93,9 +93,8 @@ class MaxMin {
     std::int32_t slot;  // its place among the slots of the link, while the route has flows
   };
   struct Slot {
-    std::int64_t load;  // of all flows of the route
     std::int32_t route;
-    std::int32_t hop;
+    std::int32_t load;  // of all flows of the route
   };
   struct Link {
     Level capacity = 0;
@@ -106,7 +105,8 @@ class MaxMin {
     std::int64_t active = 0;  // while filling: of those that have not stopped
     std::int32_t first_slot = 0;
     std::int32_t slots = 0;  // routes with flows
-    bool dirty = false;      // `implied` may be out of date
+    bool dirty = false;      // `implied` may be out of date, either way
+    bool risen = false;      // `implied` may be out of date, too low: waits in the queue
   };
   struct Route {
     Level level = 0;
@@ -138,7 +138,8 @@ class MaxMin {
   Level limit(std::int32_t route);
   Level share(const Link& link);
   void evaluate(std::int32_t link);
-  void set_level(std::int32_t route, Level level, Level settled);
+  bool settled(std::int32_t link, Level level);
+  void rise(std::int32_t link);
   void tighten(std::int32_t link);
   void loosen(std::int32_t link);
   bool repair();

@@ -14,7 +14,8 @@ namespace stepcast {
 
 class TieQueue {
  public:
-  explicit TieQueue(std::size_t items) : items_(items) { recent_.fill(-1); }
+  explicit TieQueue(std::size_t items = 0) : items_(items) { recent_.fill(-1); }
+  void grow(std::size_t items) { items_.resize(items); }  // REQUIRES: not fewer than before
 
   bool holds(std::int32_t item) const { return at(item).bucket >= 0; }
   void push(std::int32_t item, std::int64_t key);  // REQUIRES: !holds(item)

@@ -267,7 +267,7 @@ TEST(MaxMin, AddsAndRemovesAsIfSolvedFromScratch) {
     MaxMin solver(c.capacities, c.routes);
     std::vector<double> before(c.counts.size(), -1);
     for (int change = 0; change < 60; ++change) {
-      for (unsigned n = 1 + random() % (change % 5 == 0 ? 8 : 1); n > 0; --n) {
+      for (auto n = 1 + random() % (change % 5 == 0 ? 8 : 1); n > 0; --n) {
         const auto r = static_cast<std::int32_t>(random() % c.counts.size());
         std::int32_t& count = c.counts[static_cast<std::size_t>(r)];
         if (count > 0 && random() % 2 == 0) {
