@@ -2,8 +2,8 @@
 //
 // Expansion goes over connections, not messages: routes and classes are found once for the `steps`
 // messages of each. Cost: O(hops of all connections) for each round of refinement; a round either
-// splits a class or is the last. On a ring over nodes of d devices that is about d rounds. Then O(1)
-// a message.
+// splits a class or is the last. On a ring over nodes of d devices that is about d rounds. Then
+// O(1) a message.
 #include "sim/network/collective_flows.h"
 
 #include <algorithm>
@@ -121,7 +121,8 @@ std::uint64_t combine(std::uint64_t a, std::uint64_t b) {
 std::int32_t number(const std::vector<std::uint64_t>& hashes, std::vector<std::int32_t>& classes) {
   std::unordered_map<std::uint64_t, std::int32_t> known;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    classes[i] = known.try_emplace(hashes[i], static_cast<std::int32_t>(known.size())).first->second;
+    const auto next = static_cast<std::int32_t>(known.size());
+    classes[i] = known.try_emplace(hashes[i], next).first->second;
   }
   return static_cast<std::int32_t>(known.size());
 }
@@ -259,7 +260,8 @@ Waiting waiting_of(const Laid& laid, std::int32_t begin, std::int32_t width) {
 }
 
 // Message k of connection c of an exchange is first + k x connections + c: those of one step lie
-// together, as they are played. On it depend the messages k + lag of the connections that wait for c.
+// together, as they are played. On it depend the messages k + lag of the connections that wait for
+// c.
 void write_messages(const Exchange& exchange, const Laid& laid, std::size_t e, Traffic& traffic) {
   const std::int32_t begin = laid.first_of[e];
   const std::int32_t width = laid.first_of[e + 1] - begin;
@@ -365,8 +367,9 @@ Expansion expand(std::span<const Exchange> exchanges, const FlowNetwork& network
                     exchanges[e].steps;
   }
   if (std::max(messages, dependencies) > std::numeric_limits<std::int32_t>::max()) {
-    throw Error("exchanges", fmt::format("{} messages with {} dependencies; 2^31 at most, fold them",
-                                         messages, dependencies));
+    throw Error("exchanges",
+                fmt::format("{} messages with {} dependencies; 2^31 at most, fold them", messages,
+                            dependencies));
   }
   Expansion expansion;
   Traffic& traffic = expansion.traffic;

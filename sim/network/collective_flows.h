@@ -4,23 +4,24 @@
 // lists its connections and what each message waits for, expand() lays them on a network's links,
 // and play() of flows.h lets them compete, with each other and with other exchanges.
 //
-// An Exchange is regular: each connection sends `steps` messages of one size, in order; its message k
-// begins when message k - lag of every connection that it waits for has arrived.
+// An Exchange is regular: each connection sends `steps` messages of one size, in order; its message
+// k begins when message k - lag of every connection that it waits for has arrived.
 //
-//   ring          S/n to the successor at each step; a step waits for the predecessor's step before.
-//                 all-reduce 2(n-1) steps, all-gather and reduce-scatter n-1 (Patarasuk and Yuan 2009)
+//   ring          S/n to the successor at each step, after the predecessor's step before;
+//                 all-reduce 2(n-1) steps, all-gather and reduce-scatter n-1 (Patarasuk and
+//                 Yuan 2009)
 //   binary tree   parent of rank v: (v-1)/2. Each chunk goes up when both children's have come, and
 //                 down when it has come from above (Thakur, Rabenseifner and Gropp 2005)
 //   all-to-all    S/n from each rank to each other, all at once, as NCCL's grouped sends
 //
-// Equal messages. Where the network is symmetric, most messages do as others do. Two connections are
-// equal if they have the same latency, wait for equal connections and cross equal links; two links,
-// if they have the same capacity and carry as many connections of each kind. The coarsest such
-// partition, the equitable one, comes from refining colours until no class splits (Paige and Tarjan
-// 1987; on graphs, Weisfeiler and Leman 1968). All members of a class begin and end at the same
-// instants, by induction over events: so one of each class, with its loads on one link of each
-// class, gives the same times to the picosecond. Colours are 64-bit hashes: two classes of a million
-// fall together by accident with a probability below 1e-7.
+// Equal messages. Where the network is symmetric, most messages do as others do. Two connections
+// are equal if they have the same latency, wait for equal connections and cross equal links; two
+// links, if they have the same capacity and carry as many connections of each kind. The coarsest
+// such partition, the equitable one, comes from refining colours until no class splits (Paige and
+// Tarjan 1987; on graphs, Weisfeiler and Leman 1968). All members of a class begin and end at the
+// same instants, by induction over events: so one of each class, with its loads on one link of each
+// class, gives the same times to the picosecond. Colours are 64-bit hashes: two classes of a
+// million fall together by accident with a probability below 1e-7.
 #pragma once
 
 #include <functional>
@@ -44,8 +45,8 @@ struct FlowNetwork {
 // Nodes whose devices meet in a non-blocking switch (NVLink) and reach other nodes through NICs.
 //   in a node       the device's link out, the peer's link in
 //   to other nodes  NIC out, [its leaf's uplink to a spine, that spine's downlink,] NIC in
-// A device's traffic goes through the NIC of its number x NICs / devices; where a node has more NICs
-// than devices, a device's NICs are one link with their sum.
+// A device's traffic goes through the NIC of its number x NICs / devices; where a node has more
+// NICs than devices, a device's NICs are one link with their sum.
 struct TwoLevel {
   std::int32_t nodes = 1;
   std::int32_t devices_per_node = 1;

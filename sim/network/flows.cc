@@ -1,10 +1,10 @@
 // Discrete events over a fluid: one queue holds, for each message on its way, the instant at which
 // its latency ends or its bytes do.
 //
-// A flow is looked at only when its own rate changes: its remaining bytes are brought up to date and
-// its end is queued anew. Equal flows have equal histories, so their ends tie exactly and come up
-// together (tie_queue.h). Cost of an event: O(1) amortised where events tie, plus the repair of the
-// rates (max_min.h). Memory: 13 bytes a message beside the Traffic, and 44 for each on its way.
+// A flow is looked at only when its own rate changes: its remaining bytes are brought up to date
+// and its end is queued anew. Equal flows have equal histories, so their ends tie exactly and come
+// up together (tie_queue.h). Cost of an event: O(1) amortised where events tie, plus the repair of
+// the rates (max_min.h). Memory: 13 bytes a message beside the Traffic, and 44 for each on its way.
 #include "sim/network/flows.h"
 
 #include <algorithm>

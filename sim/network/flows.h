@@ -8,10 +8,10 @@
 // latency passes; then, if it is next in line on its connection, its bytes move. The latency of
 // messages in line overlaps with the bytes of those before them, as on a real wire.
 //
-// Time is whole picoseconds: the end of a message is rounded to the nearest. Everything that happens
-// at one instant is taken together, and rates are shared once after it. Cost of a message: O(its
-// dependencies and hops), plus for each time that its rate changes; symmetric traffic, where many
-// messages begin and end at the same instants, pays for one repair of the rates an instant.
+// Time is whole picoseconds: the end of a message is rounded to the nearest. Everything that
+// happens at one instant is taken together, and rates are shared once after it. Cost of a message:
+// O(its dependencies and hops), plus for each time that its rate changes; symmetric traffic, where
+// many messages begin and end at the same instants, pays for one repair of the rates an instant.
 // The result does not depend on the order of messages, routes or links.
 #pragma once
 
@@ -59,8 +59,8 @@ struct FlowTimes {
 };
 
 // Throws Error as MaxMin does; for a message with negative bytes or latency or of a route or
-// message that is not there; for two messages that one follows; for messages that wait for each other;
-// for one that can never end because a link on its route is dead.
+// message that is not there; for two messages that one follows; for messages that wait for each
+// other; for one that can never end because a link on its route is dead.
 FlowTimes play(const Traffic& traffic);
 
 }  // namespace stepcast

@@ -8,10 +8,10 @@
 // Links that fill at the same level fill together: both count the flows that they have in common.
 //
 // Why the repair is right. Let m be the least of level and implied level over all inconsistent
-// links. Whatever lies below m is consistent, hence as the filling would leave it; levels at m depend
-// on nothing else. So a link that implies m has level m for good, and one that had level m and
-// implies more has lost it: its flows then heed their other links until it comes up again. Each link
-// comes up twice at most.
+// links. Whatever lies below m is consistent, hence as the filling would leave it; levels at m
+// depend on nothing else. So a link that implies m has level m for good, and one that had level m
+// and implies more has lost it: its flows then heed their other links until it comes up again. No
+// level changes more than twice.
 #include "sim/network/max_min.h"
 
 #include <algorithm>

@@ -16,16 +16,16 @@
 // From scratch: progressive filling. All rates grow together; when a link fills, its flows stop,
 // and filling goes on with the rest. Links wait in a queue by the level at which they would fill,
 // which only rises as flows stop, so it is brought up to date when it comes up. Cost: every hop of
-// every route once, plus O(log(different levels)) a link; from-scratch solvers such as SimGrid's lmm
-// and Phantora's netsim work this way.
+// every route once, plus O(log(different levels)) a link; from-scratch solvers such as SimGrid's
+// lmm and Phantora's netsim work this way.
 //
 // Incremental. A change can matter only at levels from its own upwards, so the filling is repaired
 // in ascending order of levels, as Ramalingam and Reps (1996) and LPA* (Koenig, Likhachev and Furcy
 // 2004) repair shortest paths: a link is inconsistent if its level is not what its flows now imply;
-// the one with the least of both goes first, passes its change to its flows, and they to their other
-// links. What no change reaches is not looked at, in a connected network neither. Cost: the flows on
-// the links that changed, or had a flow that changed, a few times. If that turns out more than
-// twice the filling, the filling is done instead.
+// the one with the least of both goes first, passes its change to its flows, and they to their
+// other links. What no change reaches is not looked at, in a connected network neither. Cost: the
+// flows on the links that changed, or had a flow that changed, a few times. If those
+// turn out more than the hops of all flows, everything is filled anew instead.
 //
 // Exactness. Rates are whole multiples of 2^-10 bytes/s, rounded down, as the clock of a simulation
 // has whole picoseconds. All sums are then exact: neither the order of links and flows nor the
@@ -41,7 +41,8 @@
 
 namespace stepcast {
 
-// The routes that flows can take, flat: route r crosses links[first[r]] ... links[first[r + 1] - 1].
+// The routes that flows can take, flat: route r crosses links[first[r]] up to the one before
+// links[first[r + 1]].
 struct Routes {
   std::vector<std::int32_t> first = {0};
   std::vector<std::int32_t> links;  // no link twice in one route
@@ -69,7 +70,7 @@ class MaxMin {
   MaxMin(std::span<const double> capacities, const Routes& routes);
 
   // `count` flows more or fewer on this route. They share as `count` flows do: weighted fairness is
-  // a flow of weight w as w flows. O(1); nothing is shared anew before solve().
+  // a flow of weight w as w flows; 2^31 at most on a link for each route. O(1); nothing is shared anew before solve().
   void add(std::int32_t route, std::int32_t count = 1);
   void remove(std::int32_t route, std::int32_t count = 1);  // REQUIRES: that many are there
 

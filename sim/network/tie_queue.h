@@ -2,8 +2,8 @@
 //
 // Simulated symmetric traffic has few distinct instants and few distinct levels, each shared by
 // thousands of items. Items with one key therefore hang in one bucket, and only buckets are in the
-// heap: with t items a key, an item costs O(1 + log(buckets) / t). An item can be taken out again in
-// O(1). All arrays are flat; nothing is allocated once they have grown.
+// heap: with t items a key, an item costs O(1 + log(buckets) / t). An item can be taken out again
+// in O(1). All arrays are flat; nothing is allocated once they have grown.
 #pragma once
 
 #include <array>

@@ -206,8 +206,8 @@ TEST(CollectiveFlows, AllToAllIsBoundByAnOversubscribedSpine) {
 }
 
 // 2 nodes of 4 devices with one NIC; 4 groups of two ranks, one in each node. A NIC carries 4
-// messages of S/2 at a time, each at a quarter: 2 steps of a + 4 S/(2 NIC). S = 2 MB: 2 (7 + 400) us.
-// Alone, a group takes 2 (7 + 100) us.
+// messages of S/2 at a time, each at a quarter: 2 steps of a + 4 S/(2 NIC). S = 2 MB: 2 (7 + 400)
+// us. Alone, a group takes 2 (7 + 100) us.
 TEST(CollectiveFlows, GroupsThatShareANicGetTheirShares) {
   TwoLevel s = shape(2, 4);
   s.nics_per_node = 1;

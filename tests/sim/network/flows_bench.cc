@@ -12,8 +12,8 @@
 namespace stepcast {
 namespace {
 
-// A three-level fat tree of k-port switches (Al-Fares, Loukissas and Vahdat 2008): k^3/4 hosts, full
-// bisection, links of 50 GB/s. Flows between random hosts over random paths.
+// A three-level fat tree of k-port switches (Al-Fares, Loukissas and Vahdat 2008): k^3/4 hosts,
+// full bisection, links of 50 GB/s. Flows between random hosts over random paths.
 struct FatTree {
   std::vector<double> capacities;
   Routes routes;

@@ -45,8 +45,8 @@ TEST(Flows, TakesNoTimeWithoutMessages) {
   EXPECT_EQ(play(links(1)).end, Instant{});
 }
 
-// 300 and 100 bytes on one link: both at 0.5 GB/s until the short one ends at 200 ns, having let 100
-// bytes of the other through; its 200 left take 200 ns alone.
+// 300 and 100 bytes on one link: both at 0.5 GB/s until the short one ends at 200 ns, having let
+// 100 bytes of the other through; its 200 left take 200 ns alone.
 TEST(Flows, SpeedsUpWhatIsLeftWhenAFlowEnds) {
   Traffic traffic = links(1);
   traffic.messages = {{300, {}, 0, -1}, {100, {}, 0, -1}};

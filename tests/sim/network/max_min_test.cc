@@ -83,7 +83,8 @@ std::vector<Carried> carried_of(const Case& c, const std::vector<double>& rates)
   return carried;
 }
 
-// The bottleneck theorem. Empty if the rates are max-min fair up to the unit of rates, else why not.
+// The bottleneck theorem. Empty if the rates are max-min fair up to the unit of rates, else why
+// not.
 std::string objection(const Case& c, const std::vector<double>& rates) {
   const std::vector<Carried> carried = carried_of(c, rates);
   std::vector<double> fastest(c.capacities.size(), 0);
@@ -162,8 +163,8 @@ TEST(MaxMin, SharesTheParkingLot) {
 }
 
 // Five flows over links of 1, as in the example of Bertsekas and Gallager, section 6.5.2: three
-// share the link that fills first at 1/3, one shares another with one of these and gets 2/3, and the
-// last has 1 alone.
+// share the link that fills first at 1/3, one shares another with one of these and gets 2/3, and
+// the last has 1 alone.
 TEST(MaxMin, FillsLinkAfterLink) {
   const Routes routes = routes_of({{0, 1}, {1}, {1, 2}, {2}, {3}});
   const double third = std::floor(1e9 * 1024 / 3) / 1024;
@@ -203,7 +204,8 @@ TEST(MaxMin, CountsFlowsOfOneRouteAsSoMany) {
               testing::ElementsAre(25, 25));
 }
 
-// A class of 8 flows over 4 equal links, 2 on each, beside one class with 3 on each: 5 share a link.
+// A class of 8 flows over 4 equal links, 2 on each, beside one class with 3 on each: 5 share a
+// link.
 TEST(MaxMin, CountsALoadAsSoManyFlowsOnTheLink) {
   Routes routes = routes_of({{0}, {0}});
   routes.loads = {2, 3};
