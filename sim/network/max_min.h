@@ -70,7 +70,8 @@ class MaxMin {
   MaxMin(std::span<const double> capacities, const Routes& routes);
 
   // `count` flows more or fewer on this route. They share as `count` flows do: weighted fairness is
-  // a flow of weight w as w flows; at most 2^31 of a route on a link. O(1); nothing is shared anew before solve().
+  // a flow of weight w as w flows; at most 2^31 of a route on a link. O(1); nothing is shared anew
+  // before solve().
   void add(std::int32_t route, std::int32_t count = 1);
   void remove(std::int32_t route, std::int32_t count = 1);  // REQUIRES: that many are there
 
