@@ -1,10 +1,10 @@
-// From tables to curves: which collective, whether the rows can be believed, what repeats amount to.
+// From tables to curves: which collective, which rows can be believed, what repeats amount to.
 //
 // Which collective. The test's name says it; without one the ratio of bus to algorithm bandwidth
 // does (NVIDIA/nccl-tests doc/PERFORMANCE.md): 2 (n-1)/n is all-reduce, (n-1)/n all-gather,
 // all-to-all or, where something is reduced, reduce-scatter, 1 broadcast or, without a root, send.
-// What that leaves open has to be said. The same ratio is held against a stated name, too, so that a
-// wrong name or a wrong number of ranks does not pass. Cost: n log n in the rows.
+// What that leaves open has to be said. The same ratio is held against a stated name, too, so that
+// a wrong name or a wrong number of ranks does not pass. Cost: n log n in the rows.
 #include "tools/import_nccl_tests.h"
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 namespace stepcast {
 namespace {
 
+constexpr double kSpreadToSay = 0.25;
 constexpr double kReadableBandwidth = 0.5;  // GB/s, below which two decimals say too little
 
 // The rounding of two bandwidths as printed: two decimals, from 1000 on one.
@@ -190,9 +191,15 @@ class Collector {
       curve.nodes = nodes;
       for (auto& [bytes, times] : collected.times) add_point(bytes, times, curve);
       words_.push_back(fmt::format(
-          "{}: {} sizes, {} to {}, from {}", group_text(curve), curve.points.size(),
+          "{}: {} {}, {} to {}, from {}", group_text(curve), curve.points.size(),
+          curve.points.size() == 1 ? "size" : "sizes",
           format_binary_bytes(curve.points.front().bytes),
           format_binary_bytes(curve.points.back().bytes), collected.where));
+      if (curve.spread > kSpreadToSay) {
+        words_.push_back(fmt::format("{}: times of one size differ by up to {:.0f} %; are they of "
+                                     "one machine and one setting?", group_text(curve),
+                                     100 * curve.spread));
+      }
       all.push_back(std::move(curve));
     }
     return all;

@@ -9,7 +9,8 @@
 //
 // Nothing is guessed: a row that was cut, that has wrong values, or whose time and bandwidth do not
 // agree is refused, and so is a table whose bus bandwidth does not fit its collective. What was
-// refused is said, by line. Of a JSON log the environment ("env") is not looked at: it holds secrets.
+// refused is said, by line. Of a JSON log the environment ("env") is not looked at: it may hold
+// secrets.
 #pragma once
 
 #include <map>
@@ -54,8 +55,8 @@ struct NcclTestsLog {
   std::vector<std::string> words;                          // what was skipped, by line
 };
 
-// Text or JSON, whichever it is. `in_place`: the second group of columns. Throws Error for JSON that
-// is none; of a text that is none there are no tables.
+// Text or JSON, whichever it is. `in_place`: the second group of columns. Throws Error for JSON
+// that is none; of a text that is none there are no tables.
 NcclTestsLog read_nccl_tests(std::string_view text, const std::string& file, bool in_place);
 
 // Its two halves.

@@ -147,6 +147,12 @@ Json node_bandwidth(const Topology& topology, const Device& device, const std::s
     words.emplace_back("one device: node_bandwidth stays that of its standard box, unused");
     return Json();
   }
+  if (!topology.links_told) {
+    words.push_back(fmt::format("a static file, which lists no NVLinks: node_bandwidth stays that "
+                                "of the standard box of {}; a dump (NCCL_TOPO_DUMP_FILE) has them",
+                                device.name));
+    return Json();
+  }
   if (topology.joined && links > 0) {
     const bool even = std::all_of(topology.devices.begin(), topology.devices.end(),
                                   [&](const TopologyDevice& d) { return d.links == links; });
@@ -237,7 +243,9 @@ Topology read_smi_topology(std::string_view text, const std::string& file) {
   const auto gpus = static_cast<std::size_t>(
       std::count_if(matrix.columns.begin(), matrix.columns.end(),
                     [](const std::string& column) { return is_gpu(column); }));
-  if (gpus == 0) throw Error(file, "has no matrix of devices: give what `nvidia-smi topo -m` prints");
+  if (gpus == 0) {
+    throw Error(file, "has no matrix of devices: give what `nvidia-smi topo -m` prints");
+  }
   if (!std::all_of(matrix.columns.begin(),
                    matrix.columns.begin() + static_cast<std::ptrdiff_t>(gpus), is_gpu)) {
     throw Error(file, "has cards before devices in its header, as nvidia-smi never prints it");
@@ -276,8 +284,8 @@ std::string device_of_topology(const Topology& topology, const std::string& plac
     const KnownProduct* known = known_pci_device(topology.pci_ids.front());
     if (known != nullptr) return std::string(known->device);
   }
-  throw Error(place, fmt::format("does not tell which device it is{}: give --device NAME (`stepcast "
-                                 "list devices`)",
+  throw Error(place, fmt::format("does not tell which device it is{}: give --device NAME "
+                                 "(`stepcast list devices`)",
                                  topology.sm > 0 ? fmt::format(" (sm {})", topology.sm) : ""));
 }
 

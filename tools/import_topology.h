@@ -43,6 +43,7 @@ struct Topology {
   int nvlink_switches = 0;         // 0 with nvidia-smi, which does not show them
   int pcie_switches = 0;           // as well
   int hosts = 1;                   // boxes in one file (multi-node NVLink)
+  bool links_told = true;          // a static file lists none, though there may be some
   bool joined = false;             // links and switches lead from any device to any other
   int sm = 0;                      // 90: Hopper; 0: not told
   std::vector<std::string> pci_ids;       // of the devices, "10de:2330", each once
@@ -56,9 +57,9 @@ Topology read_smi_topology(std::string_view text, const std::string& file);
 // The name of the device file. Throws Error if the topology does not tell it.
 std::string device_of_topology(const Topology& topology, const std::string& place);
 
-// {"description", "nodes", "devices_per_node", "fabric"} for read_cluster(); the device is left to the
-// caller. Bandwidths are nominal, as there. `words`: what was found, what is not known and left to
-// the device's standard box, and what a cluster file cannot say. Throws Error (at `place`) for
+// {"description", "nodes", "devices_per_node", "fabric"} for read_cluster(); the device is left to
+// the caller. Bandwidths are nominal, as there. `words`: what was found, what is not known and left
+// to the device's standard box, and what a cluster file cannot say. Throws Error (at `place`) for
 // devices that are not joined by links of a known speed.
 Json topology_cluster(const Topology& topology, const Device& device, const std::string& place,
                       std::vector<std::string>& words);

@@ -103,6 +103,7 @@ class TopologyReader : public pugi::xml_tree_walker {
     std::set<int> sets;
     for (const std::string& id : device_ids_) sets.insert(sets_.of(id));
     t.joined = sets.size() == 1;
+    t.links_told = gpus_ > 0;
     return std::move(t);
   }
 
@@ -146,6 +147,7 @@ class TopologyReader : public pugi::xml_tree_walker {
     if (device_ids_.size() == kDevicesMost) throw Error(file_, "has more devices than any machine");
     TopologyDevice device;
     device.pcie = pcie_bandwidth(pci);
+    if (gpu) ++gpus_;
     const std::string id(attribute(pci, "busid"));
     device_ids_.push_back(id);
     sets_.of(id);
@@ -182,6 +184,7 @@ class TopologyReader : public pugi::xml_tree_walker {
 
   const std::string& file_;
   Topology topology_;
+  int gpus_ = 0;                                         // <gpu> elements
   Sets sets_;
   std::vector<std::string> device_ids_;
   std::set<std::string> device_switches_, switches_, hosts_;

@@ -51,8 +51,8 @@ struct Profile {
   std::vector<WireCurve> wires;   // no two of the same collective, ranks and nodes
 };
 
-// "all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-receive": the names
-// of TransferKind with dashes.
+// "all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-receive": the
+// names of TransferKind with dashes.
 const std::vector<std::string>& collective_names();
 
 // Throws Error for an unknown key, a collective that is none, bytes that do not ascend, a time that

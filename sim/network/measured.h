@@ -29,9 +29,9 @@ MeasuredTime time_on(const WireCurve& curve, Bytes bytes, Basis basis = Basis::k
 // REQUIRES: ranks >= 2.
 double bus_factor(TransferKind kind, int ranks);
 
-// What a profile says of this transfer, or nothing: a curve counts for its own kind, ranks and nodes
-// only, and for a group that has its nodes to itself (groups_per_node is 1), as it was measured.
-// Neither other numbers of ranks nor other collectives are guessed from it.
+// What a profile says of this transfer, or nothing: a curve counts for its own kind, ranks and
+// nodes only, and for a group that has its nodes to itself (groups_per_node is 1), as it was
+// measured. Neither other numbers of ranks nor other collectives are guessed from it.
 std::optional<TransferChoice> measured_choice(TransferKind kind, Bytes bytes,
                                               const Placement& placement, const Profile& profile);
 
