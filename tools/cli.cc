@@ -156,7 +156,8 @@ Example:
 }
 
 void add_import(CLI::App& app, Arguments& arguments) {
-  CLI::App* command = app.add_subcommand("import", "Other tools' measurements, as files of this one");
+  CLI::App* command =
+      app.add_subcommand("import", "What other tools measured, as files of this one");
   ImportArguments& import = arguments.import;
   command->add_option("KIND", import.kind, "nccl-tests, nccl-topology or nvidia-smi-topo")
       ->required()

@@ -256,9 +256,9 @@ std::shared_ptr<const Profile> find_profile(const std::string& name, std::string
 WhatIf read_what_if(const Document& document, const std::string& base) {
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding", "recompute",
-                          "precision", "attention", "dropout", "clip_gradients", "expect",
-                          "train"}) {
+  for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding",
+                          "recompute", "precision", "attention", "dropout", "clip_gradients",
+                          "expect", "train"}) {
     root.touch(key);
   }
   root.done();

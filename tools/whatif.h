@@ -37,8 +37,8 @@ WhatIf read_what_if(const Document& document, const std::string& base);
 // A cluster by name ("h100-sxm-128x8", a file under configs/clusters, a path) or object.
 Cluster find_cluster(const Object& what_if, const std::string& base);
 
-// A profile by name (a file under configs/profiles) or path, relative to `base`. `place` is where it
-// was named. Throws Error.
+// A profile by name (a file under configs/profiles) or path, relative to `base`. `place` is where
+// it was named. Throws Error.
 std::shared_ptr<const Profile> find_profile(const std::string& name, std::string_view place,
                                             const std::string& base);
 
