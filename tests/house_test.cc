@@ -74,6 +74,7 @@ const std::vector<Floor>& floors() {
         "<fmt/", "<benchmark/", "<nlopt.hpp>"}},
       {"tools",
        {"sim/", "models/", "execute/", "calibrate/", "<fmt/", "<nlohmann/", "<CLI/", "<unistd.h>"}},
+      {"tools/import_topology_xml.", {"<pugixml.hpp>"}},
   };
   return table;
 }

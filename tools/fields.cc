@@ -137,6 +137,13 @@ std::vector<Field> cluster_fields() {
       input_only(field(Form::kText, "cluster.description", "none", "Words for people."))};
 }
 
+Field profile_field() {
+  return field(Form::kText, "profile", "null",
+               "Measured times that go before the models': a name (`stepcast list profiles`) or a "
+               "path to what `stepcast import` wrote; it must be of the cluster's device.",
+               "Transfers over groups of the measured size take the measured time.");
+}
+
 std::vector<Field> batch_and_parallel_fields() {
   return {
       field(Form::kObject, "batch", "", "How much a step works on, in sequences."),
@@ -260,6 +267,7 @@ std::vector<Field> what_if_fields() {
                                   "What the report calls the question.")};
   append(all, model_fields());
   append(all, cluster_fields());
+  all.push_back(profile_field());
   append(all, batch_and_parallel_fields());
   append(all, memory_fields());
   append(all, question_fields());

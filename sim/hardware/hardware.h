@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,6 +57,8 @@ struct Device {
   std::optional<NcclDevice> nccl;        // none: its collectives are not NCCL's
 };
 
+struct Profile;  // sim/hardware/profile.h
+
 // Nodes of equal boxes. The first network: inside a node every device reaches every other at
 // node_bandwidth; between nodes, the devices of a node share its NICs evenly.
 struct Cluster {
@@ -70,6 +73,7 @@ struct Cluster {
   Bandwidth nic_bandwidth;               // achievable, one NIC
   Seconds nic_latency;
   std::map<int, double> slow_devices;    // device -> its compute times this factor (>= 1)
+  std::shared_ptr<const Profile> profile;  // measured times, which go first; null: none
 
   int devices() const { return nodes * devices_per_node; }
 };
