@@ -253,8 +253,8 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
   for (const char* key : {"name", "model", "cluster", "batch", "parallel", "sharding", "recompute",
-                          "precision", "attention", "dropout", "clip_gradients", "expect",
-                          "train"}) {
+                          "precision", "attention", "dropout", "clip_gradients", "allocator",
+                          "expect", "train"}) {
     root.touch(key);
   }
   root.done();
