@@ -66,10 +66,11 @@ std::vector<Field> report_fields() {
              "Waiting for gradient reduction and for gathered weights."),
       number("breakdown_seconds.optimizer", "Kernels of the gradient norm and of the update."),
       number("breakdown_seconds.other", "Waiting for the host to launch, and for slower ranks."),
-      object("memory", "One device's memory: allocated (live tensors) <= reserved (what the allocator "
-                       "holds for them) <= device total."),
+      object("memory", "One device's memory: allocated (live tensors) <= reserved (what the "
+                       "allocator holds for them) <= device total."),
       count("memory.capacity_bytes", "What a device has."),
-      field(Form::kSwitch, "memory.fits", "The device total of every stage is at most the capacity."),
+      field(Form::kSwitch, "memory.fits",
+            "The device total of every stage is at most the capacity."),
       count("memory.allocated_peak_bytes", "Live bytes at their highest, of any stage."),
       count("memory.reserved_peak_bytes",
             "What PyTorch's caching allocator holds at most, of any stage.",

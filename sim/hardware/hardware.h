@@ -29,7 +29,7 @@ struct NcclDevice {
   Bandwidth link_bandwidth;              // what NCCL counts all NVLinks of a device for
   bool nvls = false;                     // NVSwitches that reduce (NVLink SHARP)
   HostCpu host = HostCpu::kIntel;        // of the standard box
-  Bytes code;                            // of the library, once loaded; 0: not published
+  Bytes code = Bytes(0);                 // of the library, once loaded; 0: not published
 };
 
 // One kind of device. Rates are dense (no structured sparsity) and per direction.

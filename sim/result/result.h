@@ -61,8 +61,8 @@ struct Timeline {
   Trace trace;                       // empty unless asked for
 };
 
-// Memory of one stage's ranks: the live bytes of the Job's tensors, what the caching allocator holds
-// of the device for them, and what lies outside the allocator.
+// Memory of one stage's ranks: the live bytes of the Job's tensors, what the caching allocator
+// holds of the device for them, and what lies outside the allocator.
 //   peak <= reserved <= device_total()
 struct StageMemory {
   Bytes peak;                        // live
@@ -70,10 +70,10 @@ struct StageMemory {
   Bytes resident;                    // before and after the step
   std::int32_t peak_call = 0;        // index into the stage's schedule
   std::int32_t peak_instruction = -1;  // in that call's body; -1: at rest
-  Bytes reserved;                    // at its peak, workspaces included
-  Bytes workspace;                   // of matrix product libraries; part of reserved
-  Bytes communicators;               // buffers between ranks
-  Bytes context;                     // the driver's context and the libraries' code
+  Bytes reserved = Bytes(0);         // at its peak, workspaces included
+  Bytes workspace = Bytes(0);        // of matrix product libraries; part of reserved
+  Bytes communicators = Bytes(0);    // buffers between ranks
+  Bytes context = Bytes(0);          // the driver's context and the libraries' code
   // How often in a step the allocator has to give cached memory back to get on, which stalls.
   std::int32_t allocation_retries = 0;
 

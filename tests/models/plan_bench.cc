@@ -84,7 +84,7 @@ void evaluate(benchmark::State& state, const Model& model, const Plan& plan,
     const Job job = lower(transformer(model, plan), plan);
     if (with_verify && !verify(job).empty()) state.SkipWithError("does not verify");
     const Timeline timeline = simulate(job, price(job, cluster));
-    const Footprint memory = account(job);
+    const Footprint memory = account(job, cluster);
     benchmark::DoNotOptimize(timeline.step);
     benchmark::DoNotOptimize(memory.stages.front().peak);
   }
@@ -134,6 +134,12 @@ void BM_PlanSimulate(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_PlanSimulate)->Unit(benchmark::kMicrosecond);
+void BM_PlanMemory(benchmark::State& state) {  // live bytes, the allocator's replay, communicators
+  read_job(state, [](const Job& job, const Prices&, const Cluster& hardware) {
+    benchmark::DoNotOptimize(account(job, hardware).stages.front().reserved);
+  });
+}
+BENCHMARK(BM_PlanMemory)->Unit(benchmark::kMicrosecond);
 void BM_PlanAccount(benchmark::State& state) {
   read_job(state, [](const Job& job, const Prices&, const Cluster&) {
     benchmark::DoNotOptimize(account(job).stages.front().peak);

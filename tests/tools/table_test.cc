@@ -82,7 +82,8 @@ TEST(Table, TellsTheNumbersOfTheReport) {
     std::string device = fmt::format("\n +{} +", stage.at("stage").get<int>());
     for (const char* key : {"allocated_peak_bytes", "workspace_bytes", "", "reserved_peak_bytes",
                             "communicators_bytes", "context_bytes", "device_total_bytes"}) {
-      device += *key == 0 ? "[0-9.]+ +" : fmt::format("{:.2f} *", stage.at(key).get<double>() * 1e-9);
+      device += *key == 0 ? "[0-9.]+ +"
+                          : fmt::format("{:.2f} *", stage.at(key).get<double>() * 1e-9);
     }
     EXPECT_THAT(it.text, testing::ContainsRegex(device + "\n"));
   }

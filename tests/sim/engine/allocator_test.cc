@@ -337,7 +337,8 @@ TEST(ExpandableSegments, StaySoundOnRandomSequencesUnderALimit) {
         live.erase(it);
       } else {
         const Stream stream = random() % 3 == 0 ? kSide : kMain;
-        const BlockId block = a.allocate(Bytes(1 + random() % (45 << 20)), stream);
+        const auto size = static_cast<std::int64_t>(1 + random() % (45 << 20));
+        const BlockId block = a.allocate(Bytes(size), stream);
         ASSERT_TRUE(live.emplace(a.address(block), block).second);
       }
       Bytes sum;

@@ -50,8 +50,8 @@ TEST(Replay, MakesOptimizerStateInTheFirstUpdate) {
 }
 
 // An FSDP-like sequence (pytorch/pytorch#82001, #147179: far more reserved than is alive). Units of
-// 300, 200 and 300 MiB are gathered on the data stream, the third while the second is in use; before
-// them, 150 MiB come and go on the compute stream, whose block the gathers cannot have.
+// 300, 200 and 300 MiB are gathered on the data stream, the third while the second is in use;
+// before them, 150 MiB come and go on the compute stream, whose block the gathers cannot have.
 //   alive      at most 200 + 300 = 500
 //   reserved   150 + 300, the second unit cuts it to 200 | 100, and so 300 more: 750
 //   expandable 160, and 500 without a gap: 660
