@@ -36,9 +36,15 @@ std::int64_t segment_size(std::int64_t request) {
 
 // ------------------------------------------------------------------------------- the free blocks
 
+// Without branches on what is compared: the sizes asked for follow no pattern.
 std::size_t CachingAllocator::FreeBlocks::lower_bound(std::int64_t size) const {
-  return static_cast<std::size_t>(std::lower_bound(sizes_.begin(), sizes_.end(), size) -
-                                  sizes_.begin());
+  std::size_t first = 0;
+  for (std::size_t left = sizes_.size(); left > 0;) {
+    const std::size_t half = (left + 1) / 2;
+    first += sizes_[first + half - 1] < size ? half : 0;
+    left -= half;
+  }
+  return first;
 }
 
 std::size_t CachingAllocator::FreeBlocks::bin_of(std::int64_t size) {
@@ -53,21 +59,25 @@ std::size_t CachingAllocator::FreeBlocks::bin_of(std::int64_t size) {
   return bin;
 }
 
+// Where a block of this address stands, or belongs. Lowest addresses are asked for most.
+std::vector<CachingAllocator::FreeBlocks::Entry>::iterator CachingAllocator::FreeBlocks::place_of(
+    std::vector<Entry>& entries, std::int64_t address) {
+  if (entries.empty() || entries.back().address > address) return entries.end();
+  return std::lower_bound(entries.begin(), entries.end(), address,
+                          [](const Entry& entry, std::int64_t a) { return entry.address > a; });
+}
+
 void CachingAllocator::FreeBlocks::insert(std::int64_t size, std::int64_t address, BlockId id) {
   const std::size_t bin = bin_of(size);
   std::vector<Entry>& entries = bins_[bin];
-  auto place = entries.end();
-  while (place != entries.begin() && (place - 1)->address < address) --place;
-  entries.insert(place, {address, id});
+  entries.insert(place_of(entries, address), {address, id});
   filled_[bin / 64] |= std::uint64_t{1} << bin % 64;
 }
 
-void CachingAllocator::FreeBlocks::erase(std::int64_t size, BlockId id) {
+void CachingAllocator::FreeBlocks::erase(std::int64_t size, std::int64_t address) {
   const std::size_t bin = lower_bound(size);
   std::vector<Entry>& entries = bins_[bin];
-  auto place = entries.end() - 1;
-  while (place->id != id) --place;
-  entries.erase(place);
+  entries.erase(place_of(entries, address));
   if (entries.empty()) filled_[bin / 64] &= ~(std::uint64_t{1} << bin % 64);
 }
 
@@ -138,7 +148,7 @@ void CachingAllocator::put_free(BlockId id) {
 void CachingAllocator::take_free(BlockId id) {
   Block& block = at(id);
   block.is_free = false;
-  lane_of(block).free.erase(block.size, id);
+  lane_of(block).free.erase(block.size, block.address);
 }
 
 // Cuts `size` bytes off the front; the rest becomes a free block if it is worth it.

@@ -80,7 +80,7 @@ class CachingAllocator {
   class FreeBlocks {
    public:
     void insert(std::int64_t size, std::int64_t address, BlockId id);
-    void erase(std::int64_t size, BlockId id);
+    void erase(std::int64_t size, std::int64_t address);
     // In order, from the smallest that holds `size` on.
     struct Cursor {
       int bin = -1;               // -1: none
@@ -99,6 +99,8 @@ class CachingAllocator {
     int next_bin(std::size_t from) const;
     std::size_t lower_bound(std::int64_t size) const;
     std::size_t bin_of(std::int64_t size);
+    static std::vector<Entry>::iterator place_of(std::vector<Entry>& entries,
+                                                 std::int64_t address);
 
     std::vector<std::int64_t> sizes_;        // of the bins, ascending
     std::vector<std::vector<Entry>> bins_;   // addresses descending

@@ -84,7 +84,7 @@ void evaluate(benchmark::State& state, const Model& model, const Plan& plan,
     const Job job = lower(transformer(model, plan), plan);
     if (with_verify && !verify(job).empty()) state.SkipWithError("does not verify");
     const Timeline timeline = simulate(job, price(job, cluster));
-    const Footprint memory = account(job, cluster);
+    const Footprint memory = account(job);
     benchmark::DoNotOptimize(timeline.step);
     benchmark::DoNotOptimize(memory.stages.front().peak);
   }

@@ -13,7 +13,7 @@ namespace {
 
 Bytes peak(const Report& report) {
   Bytes most;
-  for (const StageMemory& stage : report.footprint.stages) most = std::max(most, stage.peak);
+  for (const StageMemory& stage : report.footprint.stages) most = std::max(most, stage.device_total());
   return most;
 }
 
