@@ -244,7 +244,11 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
       field(Form::kSwitch, "clip_gradients", "true",
-            "Clip by the global norm: all ranks reduce it before the update.")};
+            "Clip by the global norm: all ranks reduce it before the update."),
+      field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
+      field(Form::kSwitch, "allocator.expandable_segments", "false",
+            "One growing segment a stream (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",
+            "Less reserved memory, where many sizes leave gaps.")};
 }
 
 std::vector<Field> question_fields() {
@@ -252,7 +256,8 @@ std::vector<Field> question_fields() {
       field(Form::kObject, "expect", "{}", "Limits that the forecast is held against."),
       field(Form::kTimeLimit, "expect.step_time", "null", "The step must take at most this.",
             "Otherwise the exit code is 1."),
-      field(Form::kByteLimit, "expect.peak_memory", "null", "The peak must be at most this.",
+      field(Form::kByteLimit, "expect.peak_memory", "null",
+            "The device's total must be at most this.",
             "Otherwise the exit code is 1."),
       field(Form::kObject, "train", "{}", "A whole training run."),
       field(Form::kCountOrText, "train.tokens", "null",

@@ -258,6 +258,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   // All keys first: a misspelt section is the cause of what else would look wrong.
   for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding",
                           "recompute", "precision", "attention", "dropout", "clip_gradients",
+                          "allocator",
                           "expect", "train"}) {
     root.touch(key);
   }

@@ -2,7 +2,7 @@
 //
 //   Prices prices = price(job, cluster);        // every distinct Op and Transfer, once
 //   Timeline timeline = simulate(job, prices);  // event-driven replay of the step
-//   Footprint memory = account(job);            // live bytes at every instruction
+//   Footprint memory = account(job, cluster);   // live, reserved and device bytes of every stage
 //
 //   Traffic traffic = count_traffic(job);       // bytes sent, by axis
 //
@@ -90,8 +90,20 @@ struct SimulateOptions {
 // later.
 Timeline simulate(const Job& job, const Prices& prices, const SimulateOptions& options = {});
 
-// The earliest maximum counts. Cost: linear in the text of the bodies plus the number of calls.
+// Live bytes alone; the rest of each StageMemory stays zero. The earliest maximum counts. Cost:
+// linear in the text of the bodies plus the number of calls.
 Footprint account(const Job& job);
+
+struct MemoryOptions {
+  bool expandable_segments = false;  // of the caching allocator
+};
+// All of it. Outside the allocator lie the context with the kernels that are loaded into it, and
+// communicators, the collective library's own code with them (sim/network/communicators.h). The
+// allocator gets what they leave of Device::memory, which the framework reports before any context
+// exists; so device_total() is to be held against Device::memory itself. Where that does not
+// suffice, it grows beyond, and says by how much. Cost: that of replaying two steps, repetitions
+// skipped (sim/engine/replay.h).
+Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& options = {});
 
 // The axis on whose account the bytes and the time of a collective on `axes` go: pipeline if it is
 // one of them (scalars of all ranks), else data, else replica, else the last of those left.

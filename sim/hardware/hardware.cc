@@ -18,9 +18,10 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 23> kSourceKeys = {
-    "memory", "memory_bandwidth", "memory_efficiency", "matrix_rate", "matrix_efficiency",
-    "vector_rate", "multiprocessors", "cache", "launch", "kernel_start",
+constexpr std::array<const char*, 25> kSourceKeys = {
+    "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
+    "matrix_rate", "matrix_efficiency", "vector_rate", "multiprocessors", "cache", "launch",
+    "kernel_start",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
     "nic_bandwidth", "nic_efficiency", "nic_latency", "nccl", "description", "name"};
@@ -104,6 +105,13 @@ void read_standard_box(const Object& root, Device& device) {
   device.nic_latency = latency(root, "nic_latency");
 }
 
+// Nothing if left out: no figure is published.
+std::optional<Bytes> bytes_if_any(const Object& object, const char* key) {
+  const Bytes value = object.bytes(key, Bytes(0));
+  require_not_negative(object, key, static_cast<double>(value.count));
+  return object.has(key) ? std::optional(value) : std::nullopt;
+}
+
 std::optional<NcclDevice> read_nccl(const Object& root) {
   if (!root.has("nccl")) {
     root.touch("nccl");
@@ -121,6 +129,7 @@ std::optional<NcclDevice> read_nccl(const Object& root) {
   nccl.host = object.word("host", nccl.host, {{"intel", HostCpu::kIntel}, {"amd", HostCpu::kAmd}});
   nccl.link_bandwidth = positive_bandwidth(object, "link_bandwidth");
   nccl.nvls = object.boolean("nvls", false);
+  nccl.code = bytes_if_any(object, "code").value_or(Bytes(0));
   if (nccl.nvls && nccl.generation == NcclGeneration::kAmpere) {
     object.fail("nvls", "NVLink SHARP came with the Hopper generation");
   }
@@ -175,6 +184,8 @@ Device read_device(const Document& document) {
   device.description = root.string("description", "");
   device.memory = root.bytes("memory");
   require_positive(root, "memory", static_cast<double>(device.memory.count));
+  device.context_memory = bytes_if_any(root, "context_memory");
+  device.blas_workspace = bytes_if_any(root, "blas_workspace");
   device.memory_bandwidth = positive_bandwidth(root, "memory_bandwidth");
   device.kernels.memory = share(root, "memory_efficiency");
   device.matrix_rate = read_matrix_rates(root);

@@ -26,6 +26,7 @@ struct NcclDevice {
   Bandwidth link_bandwidth;              // what NCCL counts all NVLinks of a device for
   bool nvls = false;                     // NVSwitches that reduce (NVLink SHARP)
   HostCpu host = HostCpu::kIntel;        // of the standard box
+  Bytes code = Bytes(0);                 // of the library, once loaded; 0: not published
 };
 
 // One kind of device. Rates are dense (no structured sparsity) and per direction.
@@ -33,6 +34,8 @@ struct Device {
   std::string name;                      // "h100-sxm"
   std::string description;               // "NVIDIA H100 SXM5 80 GB"
   Bytes memory;                          // capacity as the framework reports it
+  std::optional<Bytes> context_memory;   // driver context and loaded kernels; none: not published
+  std::optional<Bytes> blas_workspace;   // of the matrix product library, for each host thread
   Bandwidth memory_bandwidth;            // data sheet
   std::map<Dtype, FlopRate> matrix_rate; // data sheet peak of the matrix units, by input dtype
   FlopRate vector_rate;                  // fp32, outside the matrix units

@@ -268,12 +268,16 @@ void offer_trees(const Graph& graph, Best& best) {
   }
 }
 
+int nvls_heads(const Graph& graph) {
+  return std::min(graph.nodes == 1 ? graph.ranks : std::min(graph.local, graph.nics),
+                  kNvlsHeadsMax);
+}
+
 void offer_nvls(const Graph& graph, bool blackwell, Best& best) {
   const double n = graph.ranks;
   const double ratio = n / (2 * (n - 1));
   const double hop = kNodeHop[kNvls][kSimple] * graph.node_scale;
-  const int heads =
-      std::min(graph.nodes == 1 ? graph.ranks : std::min(graph.local, graph.nics), kNvlsHeadsMax);
+  const int heads = nvls_heads(graph);
   if (heads < 2) return;
   if (graph.nodes == 1) {
     if (nvls_expected(graph, heads)) {
@@ -309,6 +313,12 @@ int channels_of(Algorithm algorithm, const Graph& graph) {
 bool nccl_tunes(TransferKind kind, const Cluster& cluster) {
   return cluster.device.nccl && kind != TransferKind::kAllToAll &&
          kind != TransferKind::kSendReceive;
+}
+
+NcclShape nccl_shape(const Placement& placement, const Cluster& cluster) {
+  const Graph graph = graph_of(placement, cluster);
+  const int nvls = channels_of(graph.nodes == 1 ? kNvls : kNvlsTree, graph);
+  return {channels_of(kRing, graph), nvls, nvls_heads(graph)};
 }
 
 TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& placement,

@@ -135,6 +135,12 @@ void BM_PlanSimulate(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_PlanSimulate)->Unit(benchmark::kMicrosecond);
+void BM_PlanMemory(benchmark::State& state) {  // live bytes, the allocator's replay, communicators
+  read_job(state, [](const Job& job, const Prices&, const Cluster& hardware) {
+    benchmark::DoNotOptimize(account(job, hardware).stages.front().reserved);
+  });
+}
+BENCHMARK(BM_PlanMemory)->Unit(benchmark::kMicrosecond);
 void BM_PlanAccount(benchmark::State& state) {
   read_job(state, [](const Job& job, const Prices&, const Cluster&) {
     benchmark::DoNotOptimize(account(job).stages.front().peak);

@@ -180,7 +180,7 @@ TEST(Cli, ShowsWhatWouldRun) {
   EXPECT_THAT(out_of("show model " + kExample).text, HasSubstr("124,439,808"));  // GPT-2 small
   EXPECT_THAT(out_of("show cluster " + kExample).text, HasSubstr("memory bandwidth"));
   EXPECT_THAT(out_of("show program " + kExample).text, StartsWith("job 1\n"));
-  EXPECT_THAT(out_of("show memory " + kExample).text, HasSubstr("stage 0: peak"));
+  EXPECT_THAT(out_of("show memory " + kExample).text, HasSubstr("  reserved "));
 }
 
 TEST(Cli, ShowsOneStageOfTheProgramAndOnlyTheBodiesThatItCalls) {
