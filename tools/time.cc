@@ -14,6 +14,7 @@
 #include "sim/base/error.h"
 #include "sim/cost/gemm.h"
 #include "sim/network/network.h"
+#include "tools/devices.h"
 #include "tools/files.h"
 #include "tools/table.h"
 #include "tools/whatif.h"
@@ -165,8 +166,7 @@ Cluster named_cluster(const std::string& name) {
 }
 
 Device named_device(const std::string& name) {
-  const std::string file = find_config("devices", name, "--device");
-  return read_device(parse_json(read_file(file), file));
+  return load_device(find_config("devices", name, "--device"));
 }
 
 // One standard box for --device, the cluster for --cluster; what --profile says of it.

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "tools/devices.h"
 #include "tools/files.h"
 
 namespace stepcast {
@@ -82,15 +83,16 @@ struct FoundCluster {
 };
 
 // What `key` of `object` names. A path is kept absolute: it must be found again from anywhere.
-FoundCluster read_cluster_object(const Object& object, const std::string& base) {
+FoundCluster read_cluster_object(const Object& object, const std::string& base,
+                                 const Profile* profile) {
   const std::string file = referenced_file(object, "device", "devices", base);
   const std::string name = object.string("device");
-  const Document document = parse_json(read_file(file), file);
-  Cluster cluster = read_cluster(object, read_device(document));
+  Cluster cluster = read_cluster(object, load_device(file, profile));
   return {std::move(cluster), is_path(name) ? fs::absolute(file).string() : name};
 }
 
-FoundCluster read_cluster_name(const Object& root, const std::string& base) {
+FoundCluster read_cluster_name(const Object& root, const std::string& base,
+                               const Profile* profile) {
   const std::string name = root.string("cluster");
   std::string device;
   int nodes = 0, devices_per_node = 0;
@@ -99,9 +101,8 @@ FoundCluster read_cluster_name(const Object& root, const std::string& base) {
     const std::vector<std::string> files = config_names("clusters");
     if (std::find(files.begin(), files.end(), name) == files.end()) {
       const std::string file = find_config("devices", device, root.place("cluster"));
-      const Document document = parse_json(read_file(file), file);
       try {
-        return {standard_cluster(read_device(document), nodes, devices_per_node), device};
+        return {standard_cluster(load_device(file, profile), nodes, devices_per_node), device};
       } catch (const Error& error) {
         if (error.where().starts_with(file)) throw;
         root.fail("cluster", error.message());
@@ -110,28 +111,34 @@ FoundCluster read_cluster_name(const Object& root, const std::string& base) {
   }
   const std::string file = referenced_file(root, "cluster", "clusters", base);
   const Document document = parse_json(read_file(file), file);
-  return read_cluster_object(Object(document), directory_of(file));
+  return read_cluster_object(Object(document), directory_of(file), profile);
 }
 
-FoundCluster found_cluster(const Object& root, const std::string& base) {
+FoundCluster found_cluster(const Object& root, const std::string& base, const Profile* profile) {
   if (!root.has("cluster")) {
     root.fail("cluster", "\"cluster\" is missing: a name such as \"h100-sxm-4x8\", a path or an "
                          "object with \"device\"");
   }
-  if (root.at("cluster").is_object()) return read_cluster_object(root.object("cluster"), base);
-  return read_cluster_name(root, base);
+  if (root.at("cluster").is_object()) return read_cluster_object(root.object("cluster"), base, profile);
+  return read_cluster_name(root, base, profile);
 }
 
 // --------------------------------------------------------------------------------- the profile
 
-// As written in the resolved file: a path is kept absolute, none is null.
-Json read_profile_key(const Object& root, const std::string& base, Cluster& cluster) {
+// A profile, and as it is written in the resolved file: a path is kept absolute, none is null.
+struct FoundProfile {
+  std::shared_ptr<const Profile> profile;
+  Json name;
+};
+
+FoundProfile found_profile(const Object& root, const std::string& base) {
   root.touch("profile");
-  if (!root.has("profile")) return Json();
-  const std::string name = root.string("profile");
-  use_profile(cluster, find_profile(name, root.place("profile"), base), root.place("profile"));
-  if (!is_path(name)) return name;
-  return fs::absolute(named_file(name, "profiles", base, root.place("profile"))).string();
+  if (!root.has("profile")) return {};
+  const std::string name = root.string("profile"), place = root.place("profile");
+  const Json kept = is_path(name)
+                        ? fs::absolute(named_file(name, "profiles", base, place)).string()
+                        : name;
+  return {find_profile(name, place, base), kept};
 }
 
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
@@ -244,7 +251,7 @@ Json resolve(const WhatIf& what_if, const FoundCluster& cluster, Json profile,
 }  // namespace
 
 Cluster find_cluster(const Object& what_if, const std::string& base) {
-  return found_cluster(what_if, base).cluster;
+  return found_cluster(what_if, base, nullptr).cluster;
 }
 
 std::shared_ptr<const Profile> find_profile(const std::string& name, std::string_view place,
@@ -258,16 +265,16 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   // All keys first: a misspelt section is the cause of what else would look wrong.
   for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding",
                           "recompute", "precision", "attention", "dropout", "clip_gradients",
-                          "allocator",
-                          "expect", "train"}) {
+                          "allocator", "expect", "train"}) {
     root.touch(key);
   }
   root.done();
 
   WhatIf what_if;
   what_if.model = find_model(root, base);
-  FoundCluster cluster = found_cluster(root, base);
-  Json profile = read_profile_key(root, base, cluster.cluster);
+  FoundProfile profile = found_profile(root, base);
+  FoundCluster cluster = found_cluster(root, base, profile.profile.get());
+  if (profile.profile) use_profile(cluster.cluster, profile.profile, root.place("profile"));
   what_if.cluster = cluster.cluster;
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));
@@ -280,7 +287,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
-  what_if.resolved = resolve(what_if, cluster, std::move(profile), root);
+  what_if.resolved = resolve(what_if, cluster, std::move(profile.name), root);
   return what_if;
 }
 
