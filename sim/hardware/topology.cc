@@ -23,7 +23,7 @@
 namespace stepcast {
 namespace {
 
-// By LinkKind. A way over PCIe has at least two links.
+// By LinkKind.
 constexpr std::array<double, 5> kCosts = {1, 10, 30, 10, 0};
 
 // The i-th of `things`, shared out evenly in their order among `holders`.
@@ -151,20 +151,37 @@ struct Tree {
 
 class Search {
  public:
-  explicit Search(const Layout& layout) : layout_(layout), graph_(layout.box.vertices.size()) {
+  explicit Search(const Layout& layout)
+      : layout_(layout), graph_(layout.box.vertices.size()),
+        slots_(layout.box.vertices.size(), -1) {
     for (std::size_t i = 0; i < layout.box.links.size(); ++i) {
       const Link& link = layout.box.links[i];
       // Out to the leaf and in again is no way through a box.
       if (link.kind == LinkKind::kNetwork || !(link.capacity.value > 0)) continue;
-      const auto [from, to] = layout.ends[i];
-      boost::add_edge(static_cast<std::size_t>(from), static_cast<std::size_t>(to),
-                      Arc{kCosts[static_cast<std::size_t>(link.kind)],
-                          static_cast<std::int32_t>(i)},
-                      graph_);
+      const int to = layout.ends[i].second;
+      if (link.kind == LinkKind::kPcie && link.to.kind == VertexKind::kDevice) {
+        slots_[static_cast<std::size_t>(to)] = static_cast<std::int32_t>(i);
+      } else if (link.kind != LinkKind::kPcie || link.from.kind != VertexKind::kDevice) {
+        add_arc(static_cast<std::int32_t>(i));
+      }
     }
   }
 
-  Tree from(int source) const {
+  // With `relays`, over device links and out by another device's slot, too.
+  Tree from(int source, bool relays) {
+    for (std::size_t v = 0; v < slots_.size(); ++v) {
+      if (slots_[v] >= 0 && (relays || static_cast<int>(v) == source)) add_arc(slots_[v] ^ 1);
+    }
+    Tree tree = shortest(source);
+    for (std::size_t v = 0; v < slots_.size(); ++v) {
+      if (slots_[v] < 0) continue;
+      const int above = layout_.ends[static_cast<std::size_t>(slots_[v])].first;
+      boost::remove_edge(v, static_cast<std::size_t>(above), graph_);
+    }
+    return tree;
+  }
+
+  Tree shortest(int source) const {
     const std::size_t count = layout_.box.vertices.size();
     std::vector<boost::graph_traits<Graph>::edge_descriptor> edges(count);
     Tree tree;
@@ -188,18 +205,39 @@ class Search {
   // Appends the path to `target`; false, and nothing appended, if there is none.
   bool append(const Tree& tree, int target, std::vector<std::int32_t>& links) const {
     const std::size_t before = links.size();
+    const std::int32_t slot = slots_[static_cast<std::size_t>(target)];
+    bool by_slot = false;
+    if (slot >= 0) {
+      const int above = layout_.ends[static_cast<std::size_t>(slot)].first;
+      by_slot = tree.cost[static_cast<std::size_t>(above)] + kCosts[1] <
+                tree.cost[static_cast<std::size_t>(target)];
+      if (by_slot) target = above;
+    }
     for (int at = target; tree.arrival[static_cast<std::size_t>(at)] >= 0;) {
       const std::int32_t link = tree.arrival[static_cast<std::size_t>(at)];
       links.push_back(link);
       at = layout_.ends[static_cast<std::size_t>(link)].first;
     }
     std::reverse(links.begin() + static_cast<std::ptrdiff_t>(before), links.end());
+    if (by_slot) links.push_back(slot);
     return links.size() > before;
   }
 
  private:
+  void add_arc(std::int32_t number) {
+    const auto i = static_cast<std::size_t>(number);
+    const auto [from, to] = layout_.ends[i];
+    const auto kind = static_cast<std::size_t>(layout_.box.links[i].kind);
+    boost::add_edge(static_cast<std::size_t>(from), static_cast<std::size_t>(to),
+                    Arc{kCosts[kind], number}, graph_);
+  }
+
   const Layout& layout_;
   Graph graph_;
+  // By vertex: the link down to a device, which is in no graph: it is a way's last or none. What
+  // came over PCIe to one device does not go on to another, and a device's own way begins with its
+  // own slot.
+  std::vector<std::int32_t> slots_;
 };
 
 class BoxSearcher {
@@ -210,10 +248,12 @@ class BoxSearcher {
 
   BoxGraph search() {
     for (int i = 0; i < cluster_.devices_per_node; ++i) {
-      trees_.push_back(search_.from(layout_.devices + i));
+      trees_.push_back(search_.from(layout_.devices + i, false));
+      out_trees_.push_back(relays(cluster_) ? search_.from(layout_.devices + i, true)
+                                            : trees_.back());
     }
     for (int i = 0; i < cluster_.box.sockets && !cluster_.box.peer_to_peer; ++i) {
-      memory_trees_.push_back(search_.from(layout_.memories + i));
+      memory_trees_.push_back(search_.shortest(layout_.memories + i));
     }
     for (int i = 0; i < cluster_.devices_per_node; ++i) {
       for (int j = 0; j < cluster_.devices_per_node; ++j) add_way(i, j);
@@ -240,8 +280,9 @@ class BoxSearcher {
   }
 
   // From a device to `target`; true if there is a way.
-  bool append_way(int device, int target, std::vector<std::int32_t>& links) const {
-    const Tree& tree = trees_[static_cast<std::size_t>(device)];
+  bool append_way(const std::vector<Tree>& trees, int device, int target,
+                  std::vector<std::int32_t>& links) const {
+    const Tree& tree = trees[static_cast<std::size_t>(device)];
     const std::size_t before = links.size();
     if (!search_.append(tree, target, links)) return false;
     if (cluster_.box.peer_to_peer || only_device_links(std::span(links).subspan(before))) {
@@ -258,7 +299,7 @@ class BoxSearcher {
   void add_way(int from, int to) {
     Routes& routes = layout_.box.devices;
     const std::size_t before = routes.links.size();
-    if (from != to && !append_way(from, layout_.devices + to, routes.links)) {
+    if (from != to && !append_way(trees_, from, layout_.devices + to, routes.links)) {
       fail(from, vertex_name({VertexKind::kDevice, node_, to}) + " no more", "every way");
     }
     // What PCIe carries is not known; the box's switch would be taken for as fast dead as alive.
@@ -277,7 +318,7 @@ class BoxSearcher {
     const std::size_t wire = layout_.box.links.size() - 2 * static_cast<std::size_t>(
                                                             cluster_.nics_per_node - nic);
     if (layout_.box.links[wire].capacity.value > 0 &&
-        append_way(device, layout_.nics + nic, routes.links)) {
+        append_way(out_trees_, device, layout_.nics + nic, routes.links)) {
       routes.links.push_back(static_cast<std::int32_t>(wire));
     }
     routes.end_route();
@@ -295,7 +336,7 @@ class BoxSearcher {
       if (lives(nic)) own.push_back(nic);
     }
     if (!own.empty()) return own;
-    const Tree& tree = trees_[static_cast<std::size_t>(device)];
+    const Tree& tree = out_trees_[static_cast<std::size_t>(device)];
     const int home = first;
     int nearest = -1;
     const auto distance = [&](int nic) {
@@ -312,7 +353,7 @@ class BoxSearcher {
   int node_;
   Layout layout_;
   Search search_;
-  std::vector<Tree> trees_, memory_trees_;
+  std::vector<Tree> trees_, out_trees_, memory_trees_;  // out: to NICs
 };
 
 }  // namespace

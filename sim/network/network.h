@@ -30,7 +30,7 @@ struct Placement {
   int nodes = 1;           // that it spans (the most over all groups)
   int ranks_per_node = 1;  // of the group in one node (the fewest over all its nodes)
   int groups_per_node = 1; // groups of this kind with members in one node; they share its NICs
-  LinkLimits limits;       // none where the box has a switch and the fabric is not oversubscribed
+  LinkLimits limits = {};  // none where the box has a switch and the fabric is not oversubscribed
 };
 // `ends_only` goes with axes == {pipeline}: the group is the first and the last stage. Throws Error
 // if the cluster has fewer devices than the mesh has ranks. Cost: where every stride divides a
