@@ -246,7 +246,7 @@ void read_slow_links(const Object& object, Cluster& cluster) {
   for (std::size_t i = 0; i < count; ++i) {
     const Object slow = object.element("slow_links", i);
     SlowLink link{slow.string("from"), slow.string("to"), 0};
-    if (!slow.has("speed")) slow.fail("speed", "is required: 0 (dead) to 1, the share that is left");
+    if (!slow.has("speed")) slow.fail("speed", "is required: 0 (dead) to 1, what is left");
     link.speed = slow.number("speed", 1, 0, 1);
     slow.done();
     cluster.slow_links.push_back(std::move(link));

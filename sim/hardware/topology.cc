@@ -1,4 +1,4 @@
-// Layout, search and numbering.
+// The box: layout and search.
 //
 // Routes are shortest paths (Dijkstra 1959, by Boost.Graph), with costs that make the search prefer
 // what NCCL's does (NVIDIA/nccl src/graph/paths.cc, the order of PATH_NVL, PATH_PIX, PATH_PXN,

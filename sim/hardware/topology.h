@@ -45,7 +45,7 @@ std::string vertex_name(const Vertex& vertex);  // "node3/nic2", "node3/switch",
 // False if `name` is not of that form; whether the cluster has such a vertex is not judged.
 bool parse_vertex(std::string_view name, Vertex& vertex);
 
-// A slow link with its ends looked up; slow_links in their order. Throws Error for a name that is none.
+// Slow links with their ends looked up, in their order. Throws Error for a name that is none.
 struct LinkSpeed {
   Vertex from, to;
   double speed = 0;
@@ -58,7 +58,7 @@ struct Link {
   Vertex from, to;
   LinkKind kind = LinkKind::kDevice;
   Bandwidth capacity;  // 0: dead; infinite where the cluster does not say
-  Seconds latency;     // a route's are those of its links: node_latency in a box, nic_latency across
+  Seconds latency;     // added up: node_latency in a box, nic_latency across
 };
 
 // Spans of link numbers, one after another.
@@ -130,9 +130,10 @@ class Topology {
   std::vector<double> capacities() const;  // bytes a second, by link
 
   // Appends the links from one device to another; ranks are laid on devices in their order. Across
-  // nodes: out by the source's first NIC; with rails by the NIC of the target's rail, which the box's
-  // switch leads to (NCCL's PXN); from leaf to leaf by the spine of the target's NIC number modulo
-  // the spines (D-mod-K routing, Zahavi 2012), or the next that lives. Throws Error if none does.
+  // nodes: out by the source's first NIC; with rails by the NIC of the target's rail, which the
+  // box's switch leads to (NCCL's PXN); from leaf to leaf by the spine of the target's NIC number
+  // modulo the spines (D-mod-K routing, Zahavi 2012), or the next that lives. Throws Error if none
+  // does.
   void append_route(int source, int target, std::vector<std::int32_t>& links) const;
   Routes routes(std::span<const std::pair<int, int>> pairs) const;
 

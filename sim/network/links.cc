@@ -5,8 +5,8 @@
 //
 // Direct links (xGMI) are different: rings are laid on all of them at once, one on each, so that a
 // device's bandwidth in a group is the sum of its links to the group's others (RCCL, as in
-// https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html: 7 links of 48
-// GB/s each for 8 devices).
+// https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html: 7 links of
+// 48 GB/s each for 8 devices).
 #include "sim/network/links.h"
 
 #include <algorithm>
@@ -231,7 +231,7 @@ void limit_boxes(const GroupReader& groups, const Mesh& mesh, const Cluster& clu
   }
 }
 
-// ---------------------------------------------------------------------------------- above the boxes
+// -------------------------------------------------------------------------------- above the boxes
 
 // The leaves that node set `set` stands on.
 void limit_uplinks(const std::vector<Member>& members, int n, int set, const Cluster& cluster,

@@ -148,7 +148,7 @@ TEST(WhatIf, ResolvedReadsBackToTheSameForEveryDeviceAndCluster) {
     SCOPED_TRACE(cluster);
     const std::string text = replaced("\"data\": 4", "\"schedule\": \"1f1b\"");
     const WhatIf once =
-        small_what_if({"cluster=\"" + cluster + "\"", "batch.global=32768"}, text);
+        small_what_if({"cluster=\"" + cluster + "\"", "batch.global=73728"}, text);
     const WhatIf twice = read_what_if(parse_json(once.resolved.dump(), "resolved.json"), ".");
     EXPECT_EQ(once.resolved.dump(), twice.resolved.dump());
     EXPECT_EQ(once.cluster.node_bandwidth, twice.cluster.node_bandwidth);
@@ -169,12 +169,14 @@ TEST(WhatIf, ReadsEveryShippedExample) {
 
 TEST_F(WhatIfFiles, LetsASetChangeAClusterThatIsGivenByItsName) {
   const std::string text =
-      replaced(R"({"device": "a100-40gb", "nodes": 1, "devices_per_node": 8})", "\"a100-40gb-1x8\"");
+      replaced(R"({"device": "a100-40gb", "nodes": 1, "devices_per_node": 8})",
+               "\"a100-40gb-1x8\"");
   const std::string path = write("named.json", text);
   EXPECT_EQ(read_what_if(path, {"cluster.fabric.nics_per_node=2"}).cluster.nics_per_node, 2);
   EXPECT_EQ(read_what_if(path, {"cluster.nodes=2", "parallel.data=8"}).cluster.devices(), 16);
   // A file's cluster, whose device is relative to that file.
-  fs::copy(fs::path(config_directory()) / "devices" / "h200.json", directory_ / "sub" / "mine.json");
+  fs::copy(fs::path(config_directory()) / "devices" / "h200.json",
+           directory_ / "sub" / "mine.json");
   write("sub/site.json", R"({"device": "./mine.json", "fabric": {"nics_per_node": 4}})");
   const WhatIf changed = read_what_if(
       path, {"cluster=\"./sub/site.json\"", "cluster.fabric.nic_bandwidth=\"100 Gb/s\""});
@@ -188,7 +190,8 @@ TEST_F(WhatIfFiles, LetsASetChangeAClusterThatIsGivenByItsName) {
 TEST(WhatIf, WritesTheWholeTopologyAndReadsItBack) {
   const WhatIf once = small_what_if(
       {"cluster.nodes=4", "parallel.data=16", "cluster.fabric.nodes_per_leaf=2",
-       "cluster.fabric.oversubscription=2.5", "cluster.fabric.rails=true", "cluster.fabric.spines=3",
+       "cluster.fabric.oversubscription=2.5", "cluster.fabric.rails=true",
+       "cluster.fabric.spines=3",
        "cluster.box={\"links\": \"pairs\", \"peer_to_peer\": false, \"sockets\": 1, "
        "\"host_bandwidth\": \"77 GB/s\"}",
        "cluster.slow_links=[{\"from\": \"node3/nic7\", \"to\": \"leaf15\", \"speed\": 0.3}]"});

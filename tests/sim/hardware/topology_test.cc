@@ -18,8 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Boxes of eight: switch 300 GB/s, PCIe 24 GB/s, four PCIe switches, two sockets at 20 GB/s, a NIC of
-// 10 GB/s a device; latencies of 4 and 12 us.
+// Boxes of eight: switch 300 GB/s, PCIe 24 GB/s, four PCIe switches, two sockets at 20 GB/s, a NIC
+// of 10 GB/s a device; latencies of 4 and 12 us.
 Cluster boxes(int nodes) {
   Cluster c;
   c.name = "boxes";
