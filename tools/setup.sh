@@ -9,7 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(
   g++ cmake ninja-build
-  libfmt-dev nlohmann-json3-dev libcli11-dev libnlopt-dev libnlopt-cxx-dev libpugixml-dev
+  libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev libpugixml-dev
+  libnlopt-dev libnlopt-cxx-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

@@ -91,15 +91,21 @@ FoundCluster read_cluster_object(const Object& object, const std::string& base,
   return {std::move(cluster), is_path(name) ? fs::absolute(file).string() : name};
 }
 
+// Whether `name` stands for standard boxes; if so, which.
+bool names_standard_boxes(const std::string& name, std::string& device, int& nodes,
+                          int& devices_per_node) {
+  if (is_path(name) || !split_cluster_name(name, device, nodes, devices_per_node)) return false;
+  // A file may bear such a name as well ("aws-p4d-16x8"): it says more, so it goes first.
+  const std::vector<std::string> files = config_names("clusters");
+  return std::find(files.begin(), files.end(), name) == files.end();
+}
+
 FoundCluster read_cluster_name(const Object& root, const std::string& base,
                                const Profile* profile) {
   const std::string name = root.string("cluster");
   std::string device;
   int nodes = 0, devices_per_node = 0;
-  if (!is_path(name) && split_cluster_name(name, device, nodes, devices_per_node)) {
-    // A file may bear such a name as well ("aws-p4d-16x8"): it says more, so it goes first.
-    const std::vector<std::string> files = config_names("clusters");
-    if (std::find(files.begin(), files.end(), name) == files.end()) {
+  if (names_standard_boxes(name, device, nodes, devices_per_node)) {
       const std::string file = find_config("devices", device, root.place("cluster"));
       try {
         return {standard_cluster(load_device(file, profile), nodes, devices_per_node), device};
@@ -107,11 +113,32 @@ FoundCluster read_cluster_name(const Object& root, const std::string& base,
         if (error.where().starts_with(file)) throw;
         root.fail("cluster", error.message());
       }
-    }
   }
   const std::string file = referenced_file(root, "cluster", "clusters", base);
   const Document document = parse_json(read_file(file), file);
   return read_cluster_object(Object(document), directory_of(file), profile);
+}
+
+// Writes out a cluster that is given by its name, so that --set cluster.KEY can change it.
+void write_out_cluster(Document& document, const std::string& base) {
+  if (!document.root.is_object() || !document.root.contains("cluster")) return;
+  Json& cluster = document.root["cluster"];
+  if (!cluster.is_string()) return;
+  const std::string name = cluster.get<std::string>();
+  std::string device;
+  int nodes = 0, devices_per_node = 0;
+  if (names_standard_boxes(name, device, nodes, devices_per_node)) {
+    cluster = Json{{"device", device}, {"nodes", nodes}, {"devices_per_node", devices_per_node}};
+    return;
+  }
+  const std::string file = referenced_file(Object(document), "cluster", "clusters", base);
+  Json written = parse_json(read_file(file), file).root;
+  if (!written.is_object()) return;  // the reader says so, with the file's name
+  if (const auto at = written.find("device"); at != written.end() && at->is_string()) {
+    const std::string path = at->get<std::string>();
+    if (is_path(path)) *at = fs::absolute(fs::path(directory_of(file)) / path).string();
+  }
+  cluster = std::move(written);
 }
 
 FoundCluster found_cluster(const Object& root, const std::string& base, const Profile* profile) {
@@ -119,7 +146,9 @@ FoundCluster found_cluster(const Object& root, const std::string& base, const Pr
     root.fail("cluster", "\"cluster\" is missing: a name such as \"h100-sxm-4x8\", a path or an "
                          "object with \"device\"");
   }
-  if (root.at("cluster").is_object()) return read_cluster_object(root.object("cluster"), base, profile);
+  if (root.at("cluster").is_object()) {
+    return read_cluster_object(root.object("cluster"), base, profile);
+  }
   return read_cluster_name(root, base, profile);
 }
 
@@ -141,12 +170,32 @@ FoundProfile found_profile(const Object& root, const std::string& base) {
   return {find_profile(name, place, base), kept};
 }
 
+// What is not known is null, which reads as the device's: not known either.
+Json known_bandwidth(Bandwidth bandwidth) {
+  return bandwidth.value > 0 ? Json(exact_bandwidth(bandwidth)) : Json();
+}
+
+Json write_box(const Box& box) {
+  return Json{{"links", box_links_name(box.links)},
+              {"peer_to_peer", box.peer_to_peer},
+              {"sockets", box.sockets},
+              {"pcie_switches", box.pcie_switches},
+              {"pcie_bandwidth", known_bandwidth(box.pcie_bandwidth)},
+              {"pcie_efficiency", 1.0},
+              {"socket_bandwidth", known_bandwidth(box.socket_bandwidth)},
+              {"host_bandwidth", known_bandwidth(box.host_bandwidth)}};
+}
+
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
 Json write_cluster(const FoundCluster& found) {
   const Cluster& cluster = found.cluster;
   Json slow = Json::array();
   for (const auto& [device, factor] : cluster.slow_devices) {
     slow.push_back({{"device", device}, {"factor", factor}});
+  }
+  Json links = Json::array();
+  for (const SlowLink& link : cluster.slow_links) {
+    links.push_back({{"from", link.from}, {"to", link.to}, {"speed", link.speed}});
   }
   return Json{{"name", cluster.name},
               {"device", found.device},
@@ -159,8 +208,14 @@ Json write_cluster(const FoundCluster& found) {
                 {"nics_per_node", cluster.nics_per_node},
                 {"nic_bandwidth", exact_bandwidth(cluster.nic_bandwidth)},
                 {"nic_efficiency", 1.0},
-                {"nic_latency", exact_seconds(cluster.nic_latency)}}},
-              {"slow_devices", std::move(slow)}};
+                {"nic_latency", exact_seconds(cluster.nic_latency)},
+                {"rails", cluster.rails},
+                {"nodes_per_leaf", cluster.nodes_per_leaf},
+                {"oversubscription", cluster.oversubscription},
+                {"spines", cluster.spines}}},
+              {"box", write_box(cluster.box)},
+              {"slow_devices", std::move(slow)},
+              {"slow_links", std::move(links)}};
 }
 
 // --------------------------------------------------------------------- what is expected and asked
@@ -294,7 +349,9 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
 WhatIf read_what_if(const std::string& path, const std::vector<std::string>& sets) {
   const std::string file = path == "-" ? "stdin" : path;
   Document document = parse_json(read_file(path), file);
+  const std::string base = path == "-" ? "." : directory_of(path);
   for (const std::string& set : sets) {
+    if (set.starts_with("cluster.")) write_out_cluster(document, base);
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos) {
       throw Error("--set " + set, "write path=value: --set parallel.tensor=4");
@@ -302,7 +359,7 @@ WhatIf read_what_if(const std::string& path, const std::vector<std::string>& set
     set_value(document, std::string_view(set).substr(0, equals),
               std::string_view(set).substr(equals + 1));
   }
-  return read_what_if(document, path == "-" ? "." : directory_of(path));
+  return read_what_if(document, base);
 }
 
 }  // namespace stepcast
