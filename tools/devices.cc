@@ -1,5 +1,5 @@
-// The shipped profile is found by the device's own name, so a device file of a user's that bears the
-// name of a shipped one is taken to be of the same silicon.
+// The shipped profile is found by the device's own name, so a device file of a user's that bears
+// the name of a shipped one is taken to be of the same silicon.
 #include "tools/devices.h"
 
 #include <algorithm>

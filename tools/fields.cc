@@ -280,6 +280,10 @@ std::vector<Field> memory_fields() {
       word("attention", "\"fused\"", "fused unfused",
            "Fused (flash) attention, or scores and softmax in memory.",
            "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
+      field(Form::kText, "attention_kernel", "the device's usual",
+            "The implementation of fused attention, one that the device's profile describes: "
+            "flash1, flash2, flash3, cudnn ...",
+            "Its speed, as it was measured."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
       field(Form::kSwitch, "clip_gradients", "true",

@@ -153,7 +153,7 @@ std::vector<Json> rows_of(const std::vector<std::string>& files) {
   return rows;
 }
 
-// Published kernels in the form that `stepcast validate` reads: the device's kernels fitted to them.
+// Published kernels in the form that `stepcast validate` reads: the device's, fitted to them.
 int import_kernels(const ImportArguments& a) {
   if (a.device.empty()) throw Error("import", "give --device NAME: the rows of one are fitted");
   const Device device = device_file(a.device);

@@ -165,7 +165,8 @@ void add_profile_rows(const std::string& name, const Profile& profile, Rows& row
     rows.push_back({name, profile.device, basis, r.rows, fmt::format("{}", r.count),
                     fmt::format("{:.1f} %", 100 * r.median_absolute_error),
                     percent_text(r.signed_bias),
-                    left_out ? fmt::format("{:.1f} %", 100 * r.left_out_median_absolute_error) : "-",
+                    left_out ? fmt::format("{:.1f} %", 100 * r.left_out_median_absolute_error)
+                             : "-",
                     left_out ? percent_text(r.left_out_signed_bias) : "-"});
   }
 }

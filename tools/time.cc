@@ -349,7 +349,8 @@ KernelTime time_kernel(const Op& op, const Device& device) {
   const Attention* attention = std::get_if<Attention>(&op);
   STEPCAST_CHECK(gemm != nullptr || attention != nullptr, "only matrix work has a peak rate");
   const Dtype dtype = gemm != nullptr ? gemm->dtype : attention->dtype;
-  return {op, op_cost(op, device, {.rested = true}), flops(op), traffic(op), matrix_rate(dtype, device)};
+  return {op, op_cost(op, device, {.rested = true}), flops(op), traffic(op),
+          matrix_rate(dtype, device)};
 }
 
 std::optional<TransferKind> transfer_kind(std::string_view name) {

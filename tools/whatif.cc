@@ -186,6 +186,22 @@ Json write_box(const Box& box) {
               {"host_bandwidth", known_bandwidth(box.host_bandwidth)}};
 }
 
+// Makes the implementation that the what-if names the usual one. Its name, or null.
+Json choose_attention(const Object& root, Device& device) {
+  root.touch("attention_kernel");
+  if (!root.has("attention_kernel")) return Json();
+  const std::string name = root.string("attention_kernel");
+  if (!device.kernels.attention.contains(name)) {
+    std::vector<std::string> known;
+    for (const auto& [kernel, numbers] : device.kernels.attention) known.push_back(kernel);
+    root.fail("attention_kernel",
+              fmt::format("{} has no kernel \"{}\"{}; there are {}", device.name, name,
+                          did_you_mean(name, known), fmt::join(known, ", ")));
+  }
+  device.kernels.usual_attention = name;
+  return name;
+}
+
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
 Json write_cluster(const FoundCluster& found) {
   const Cluster& cluster = found.cluster;
@@ -319,8 +335,8 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
   for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding",
-                          "recompute", "precision", "attention", "dropout", "clip_gradients",
-                          "allocator", "expect", "train"}) {
+                          "recompute", "precision", "attention", "attention_kernel", "dropout",
+                          "clip_gradients", "allocator", "expect", "train"}) {
     root.touch(key);
   }
   root.done();
@@ -330,6 +346,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   FoundProfile profile = found_profile(root, base);
   FoundCluster cluster = found_cluster(root, base, profile.profile.get());
   if (profile.profile) use_profile(cluster.cluster, profile.profile, root.place("profile"));
+  Json kernel = choose_attention(root, cluster.cluster.device);
   what_if.cluster = cluster.cluster;
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));
@@ -343,6 +360,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
   what_if.resolved = resolve(what_if, cluster, std::move(profile.name), root);
+  what_if.resolved["attention_kernel"] = std::move(kernel);
   return what_if;
 }
 

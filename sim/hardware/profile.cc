@@ -204,8 +204,8 @@ Json write_profile(const Profile& profile) {
 
 void check_device(const Profile& profile, std::string_view device, std::string_view place) {
   if (profile.device == device) return;
-  throw Error(place, fmt::format("profile {} is of the device {}, not of {}; take a profile of that "
-                                 "device (`stepcast list profiles`) or none",
+  throw Error(place, fmt::format("profile {} is of the device {}, not of {}; take a profile of "
+                                 "that device (`stepcast list profiles`) or none",
                                  profile.name, profile.device, device));
 }
 
