@@ -15,7 +15,7 @@ namespace stepcast {
 
 namespace {
 
-class Language final : public Tokens {
+class Language final : public Corpus {
  public:
   Language(std::int64_t vocabulary, std::uint64_t seed)
       : symbols_(static_cast<std::uint64_t>(std::min<std::int64_t>(vocabulary, 256))),
@@ -43,7 +43,7 @@ class Language final : public Tokens {
   std::uint64_t seed_;
 };
 
-class Text final : public Tokens {
+class Text final : public Corpus {
  public:
   Text(std::string text, std::int64_t stride) : text_(std::move(text)), stride_(stride) {}
 
@@ -63,12 +63,12 @@ class Text final : public Tokens {
 
 }  // namespace
 
-std::unique_ptr<Tokens> make_language(std::int64_t vocabulary, std::uint64_t seed) {
+std::unique_ptr<Corpus> make_language(std::int64_t vocabulary, std::uint64_t seed) {
   STEPCAST_CHECK(vocabulary > 0, "a language has symbols");
   return std::make_unique<Language>(vocabulary, seed);
 }
 
-std::unique_ptr<Tokens> make_text(std::string text, std::string_view name, std::int64_t vocabulary,
+std::unique_ptr<Corpus> make_text(std::string text, std::string_view name, std::int64_t vocabulary,
                                   std::int64_t stride) {
   if (text.empty()) throw Error(name, "is empty; name a file with text to train on");
   for (const char c : text) {

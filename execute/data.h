@@ -12,9 +12,9 @@
 
 namespace stepcast {
 
-class Tokens {
+class Corpus {
  public:
-  virtual ~Tokens() = default;
+  virtual ~Corpus() = default;
   // `length` tokens of one sequence from its beginning; may be called from many threads.
   virtual void read(std::int64_t sequence, std::int64_t length, std::int64_t* out) const = 0;
 };
@@ -23,11 +23,11 @@ class Tokens {
 // of the last one, seven times in ten. A model that learns the last symbol's successors comes from
 // log(symbols) down to log(4), one that learns the pairs to 0.94 nats. It has min(vocabulary, 256)
 // symbols.
-std::unique_ptr<Tokens> make_language(std::int64_t vocabulary, std::uint64_t seed);
+std::unique_ptr<Corpus> make_language(std::int64_t vocabulary, std::uint64_t seed);
 
 // The bytes of a text, sequence after sequence of `stride` tokens, from its beginning again when it
 // ends. Throws Error (place: `name`) for an empty text or a byte beyond the vocabulary.
-std::unique_ptr<Tokens> make_text(std::string text, std::string_view name, std::int64_t vocabulary,
+std::unique_ptr<Corpus> make_text(std::string text, std::string_view name, std::int64_t vocabulary,
                                   std::int64_t stride);
 
 }  // namespace stepcast

@@ -43,36 +43,36 @@ std::string executable(const Job& job) {
   return "";
 }
 
-RankRun run_rank(const Job& job, const ExecuteOptions& options, const Tokens& tokens,
-                 Backend& backend, Communicator& communicator) {
+RankRun run_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
+                 Backend& backend, Transport& transport) {
   try {
-    Rank rank(job, options, tokens, backend, communicator);
+    Rank rank(job, options, corpus, backend, transport);
     for (std::int64_t step = 0; step < options.steps; ++step) rank.step();
     return rank.finish();
   } catch (...) {
-    communicator.abort();
+    transport.abort();
     throw;
   }
 }
 
 std::vector<RankRun> run_threads(const Job& job, const ExecuteOptions& options,
-                                 const Tokens& tokens, const MakeBackend& make_backend) {
-  const auto communicators = make_thread_communicators(job.mesh.ranks());
-  std::vector<RankRun> runs(communicators.size());
+                                 const Corpus& corpus, const MakeBackend& make_backend) {
+  const auto transports = make_thread_transports(job.mesh.ranks());
+  std::vector<RankRun> runs(transports.size());
   std::exception_ptr first;
   std::mutex mutex;
   std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < communicators.size(); ++rank) {
+  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {
         const auto backend = make_backend();
-        runs[rank] = run_rank(job, options, tokens, *backend, *communicators[rank]);
+        runs[rank] = run_rank(job, options, corpus, *backend, *transports[rank]);
       } catch (...) {
         {
           const std::lock_guard lock(mutex);
           if (!first) first = std::current_exception();
         }
-        communicators[rank]->abort();
+        transports[rank]->abort();
       }
     });
   }

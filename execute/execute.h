@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "execute/communicator.h"
+#include "execute/transport.h"
 #include "execute/data.h"
 #include "execute/backend.h"
 #include "sim/program/program.h"
@@ -55,14 +55,14 @@ struct RankRun {
 std::string executable(const Job& job);
 
 // Runs one rank to the end. REQUIRES: verify(job) and executable(job) are "". Throws Error for
-// trouble with memory or data, after communicator.abort().
-RankRun run_rank(const Job& job, const ExecuteOptions& options, const Tokens& tokens,
-                 Backend& backend, Communicator& communicator);
+// trouble with memory or data, after transport.abort().
+RankRun run_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
+                 Backend& backend, Transport& transport);
 
 // Runs all ranks as threads of this process, each on a backend of its own, made in its thread.
 // Throws the first rank's Error. The results are in the order of the ranks.
 using MakeBackend = std::function<std::unique_ptr<Backend>()>;
 std::vector<RankRun> run_threads(const Job& job, const ExecuteOptions& options,
-                                 const Tokens& tokens, const MakeBackend& make_backend);
+                                 const Corpus& corpus, const MakeBackend& make_backend);
 
 }  // namespace stepcast

@@ -45,10 +45,10 @@ constexpr double kClipEpsilon = 1e-6;
 
 }  // namespace
 
-Rank::Rank(const Job& job, const ExecuteOptions& options, const Tokens& tokens, Backend& backend,
-           Communicator& communicator)
-    : job_(job), options_(options), tokens_(tokens), backend_(backend),
-      communicator_(communicator), rank_(communicator.rank()), index_(job),
+Rank::Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
+           Transport& transport)
+    : job_(job), options_(options), corpus_(corpus), backend_(backend),
+      transport_(transport), rank_(transport.rank()), index_(job),
       place_(place_of(job, rank_)), stage_(job.mesh.stage(rank_)),
       data_rank_(job.mesh.coordinate(rank_, Axis::kData)),
       batch_rank_(data_rank_ + static_cast<std::int64_t>(job.mesh.degree(Axis::kData)) *
@@ -123,7 +123,7 @@ void Rank::load_tokens(const Call& call) {
       auto* out = reinterpret_cast<std::int64_t*>(slot(id, call));
       const std::int64_t shift = use == DataUse::kTargets ? 1 : 0;
       for (std::int64_t j = 0; j < batch.micro_batch; ++j) {
-        tokens_.read(first + j, batch.sequence_length + 1, sequence_.data());
+        corpus_.read(first + j, batch.sequence_length + 1, sequence_.data());
         for (std::int64_t i = 0; i < batch.sequence_length; ++i) {
           out[i * batch.micro_batch + j] = sequence_[static_cast<std::size_t>(i + shift)];
         }
@@ -157,7 +157,7 @@ void Rank::step() {
   const auto end = Clock::now();
   time.end = Instant() + duration(end - begin_);
   double loss = loss_ / static_cast<double>(place_.batch_tokens);
-  communicator_.sum_everywhere({&loss, 1});
+  transport_.sum_everywhere({&loss, 1});
   const auto all_done = Clock::now();
   result_run_.losses.push_back(loss);
   result_run_.seconds.push_back(std::chrono::duration<double>(all_done - begin_).count());
@@ -197,7 +197,7 @@ void Rank::run(const Body& body, const Call& call) {
         },
         [&](const Send& s) {
           const Bytes bytes = tensor(s.tensor).bytes();
-          communicator_.send(job_.mesh.neighbour(rank_, Axis::kPipeline, s.step), s.stream,
+          transport_.send(job_.mesh.neighbour(rank_, Axis::kPipeline, s.step), s.stream,
                              {slot(s.tensor, call), static_cast<std::size_t>(bytes.count)});
           result_run_.sent[static_cast<std::size_t>(Axis::kPipeline)] += bytes;
           stream = s.stream;
@@ -206,7 +206,7 @@ void Rank::run(const Body& body, const Call& call) {
         [&](const Receive& r) {
           const auto size = static_cast<std::size_t>(tensor(r.tensor).bytes().count);
           const double waited =
-              communicator_.receive(job_.mesh.neighbour(rank_, Axis::kPipeline, r.step),
+              transport_.receive(job_.mesh.neighbour(rank_, Axis::kPipeline, r.step),
                                     senders_stream(r.stream), {slot(r.tensor, call), size});
           stream = r.stream;
           const auto here = std::min(

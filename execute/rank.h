@@ -15,8 +15,8 @@ namespace stepcast {
 
 class Rank {
  public:
-  Rank(const Job& job, const ExecuteOptions& options, const Tokens& tokens, Backend& backend,
-       Communicator& communicator);
+  Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
+       Transport& transport);
 
   void step();
   RankRun finish();
@@ -66,9 +66,9 @@ class Rank {
 
   const Job& job_;
   const ExecuteOptions& options_;
-  const Tokens& tokens_;
+  const Corpus& corpus_;
   Backend& backend_;
-  Communicator& communicator_;
+  Transport& transport_;
   const int rank_;
   const JobIndex index_;
   Place place_;

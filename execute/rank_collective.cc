@@ -115,13 +115,13 @@ void Rank::all_reduce(const Transfer& transfer, std::span<const TensorId> tensor
   }
   count_sent(transfer, total(stretches_));
   if (stretches_.size() == 1 && stretches_[0].data != nullptr) {
-    communicator_.all_reduce(
+    transport_.all_reduce(
         group(transfer), {stretches_[0].data, static_cast<std::size_t>(stretches_[0].elements)},
         transfer.reduction);
     return;
   }
   const std::span<float> packed = pack(stretches_, packed_);
-  communicator_.all_reduce(group(transfer), packed, transfer.reduction);
+  transport_.all_reduce(group(transfer), packed, transfer.reduction);
   unpack(packed, stretches_);
 }
 
@@ -148,7 +148,7 @@ void Rank::reduce_scatter(const Transfer& transfer, std::span<const TensorId> re
   result_.resize(static_cast<std::size_t>(total(stretches_)));
   STEPCAST_CHECK(result_.size() * members.members.size() == all.size(),
                  "a member's piece is its share of the whole");
-  communicator_.reduce_scatter(members, all, result_, transfer.reduction);
+  transport_.reduce_scatter(members, all, result_, transfer.reduction);
   unpack(result_, stretches_);
 }
 
@@ -175,7 +175,7 @@ void Rank::all_gather(const Transfer& transfer, std::span<const TensorId> reads,
   result_.resize(static_cast<std::size_t>(total(stretches_)));
   STEPCAST_CHECK(mine.size() * members.members.size() == result_.size(),
                  "a member's piece is its share of the whole");
-  communicator_.all_gather(members, mine, result_);
+  transport_.all_gather(members, mine, result_);
   unpack(result_, stretches_);
 }
 

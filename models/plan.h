@@ -79,6 +79,9 @@ struct Plan {
   bool dropout = false;                // the model's dropout is active
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
+  // allocator
+  bool expandable_segments = false;    // of PyTorch's caching allocator: less cut-off memory
+
   bool operator==(const Plan&) const = default;
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
   std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
@@ -120,12 +123,12 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "attention", "dropout",
-// "clip_gradients" of a what-if and leaves its other keys to others. `devices` > 0 derives a left
-// out data degree and has to match; 0 takes any. Required is only batch.sequence_length; the rest
-// defaults to the members above, global to micro * data (one micro-batch), the schedule to 1f1b, or
-// interleaved where virtual_stages > 1, gradients to the compute type, dropout to the model's. With
-// fp32 weights there is no further master copy, with fp32 gradients no further copy of those,
-// whatever is asked.
+// "clip_gradients", "allocator" of a what-if and leaves its other keys to others. `devices` > 0
+// derives a left out data degree and has to match; 0 takes any. Required is only
+// batch.sequence_length; the rest defaults to the members above, global to micro * data (one
+// micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients to the
+// compute type, dropout to the model's. With fp32 weights there is no further master copy, with
+// fp32 gradients no further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

@@ -259,6 +259,9 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
   plan.dropout = what_if.boolean("dropout", model.dropout);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
+  const Object allocator = what_if.object("allocator");
+  plan.expandable_segments = allocator.boolean("expandable_segments", plan.expandable_segments);
+  allocator.done();
 
   std::optional<PlanTrouble> trouble = trouble_alone(plan);
   if (!trouble) trouble = trouble_with(plan, model);
@@ -287,6 +290,7 @@ Json write_plan(const Plan& plan) {
   json["attention"] = word_of(plan.fused_attention, kAttentions);
   json["dropout"] = plan.dropout;
   json["clip_gradients"] = plan.clip_gradients;
+  json["allocator"] = {{"expandable_segments", plan.expandable_segments}};
   return json;
 }
 

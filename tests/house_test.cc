@@ -71,9 +71,10 @@ const std::vector<Floor>& floors() {
       {"execute/cuda", {"<cuda", "<cublas", "<nccl"}},
       {"calibrate",
        {"execute/", "sim/base/", "sim/program/", "sim/cost/", "sim/hardware/", "sim/result/",
-        "<fmt/", "<benchmark/"}},
+        "<fmt/", "<benchmark/", "<nlopt.hpp>"}},
       {"tools",
        {"sim/", "models/", "execute/", "calibrate/", "<fmt/", "<nlohmann/", "<CLI/", "<unistd.h>"}},
+      {"tools/import_topology_xml.", {"<pugixml.hpp>"}},
   };
   return table;
 }

@@ -115,6 +115,9 @@ void add_memory(const Plan& plan, std::vector<Change>& changes) {
   }
   if (!every_layer) changes.push_back({"full recompute", {"recompute=full"}});
   if (!plan.fused_attention) changes.push_back({"fused attention", {"attention=fused"}});
+  if (!plan.expandable_segments) {
+    changes.push_back({"expandable segments", {"allocator.expandable_segments=true"}});
+  }
   if (plan.data > 1 && plan.zero < 3) {
     changes.push_back({"zero + 1", {set_text("sharding.zero", plan.zero + 1)}});
   }
@@ -157,7 +160,9 @@ struct Tried {
 
 Bytes peak_of(const Report& report) {
   Bytes peak;
-  for (const StageMemory& stage : report.footprint.stages) peak = std::max(peak, stage.peak);
+  for (const StageMemory& stage : report.footprint.stages) {
+    peak = std::max(peak, stage.device_total());
+  }
   return peak;
 }
 

@@ -17,7 +17,7 @@ namespace stepcast {
 struct Suggestion {
   std::vector<std::string> sets;  // "recompute=full": with --set, they give just this forecast
   Duration step;
-  Bytes peak;                     // of the fullest stage
+  Bytes peak;                     // device total of the fullest stage
 };
 
 struct Advice {

@@ -21,6 +21,7 @@
 #include "sim/base/error.h"
 #include "tools/commands.h"
 #include "tools/files.h"
+#include "tools/import.h"
 #include "tools/time.h"
 #include "tools/validate.h"
 
@@ -51,6 +52,7 @@ struct Arguments {
   ShowArguments show;
   TimeArguments time;
   ValidateArguments validate;
+  ImportArguments import;
   std::string list_kind;
   bool list_json = false;
   std::string key;
@@ -128,6 +130,8 @@ void add_time(CLI::App& app, Arguments& arguments) {
   command->add_option("--ranks", time.ranks, "Over the first N devices; without: all");
   command->add_option("--device", time.device, "Of a kernel: a name under configs/devices");
   command->add_option("--cluster", time.cluster, "Of a collective: h100-sxm-2x8, or a file");
+  command->add_option("--profile", time.profile,
+                      "Of a collective: measured times go first; a name or a file");
   command->add_option("--json", time.json, "Write it there; - is stdout")->type_name("FILE");
   command->footer(R"(Examples:
   stepcast time gemm --m 8192 --n 8192 --k 8192 --device h100-sxm
@@ -146,9 +150,41 @@ void add_validate(CLI::App& app, Arguments& arguments) {
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
   kind attention has seq_len, head_dim, heads, batch, causal, direction; kind collective has
-  collective, size_bytes, ranks, nodes, time_us or busbw_GBps. What cannot be mapped says why.
+  collective, size_bytes, ranks, nodes, time_us or busbw_GBps. A training run has the objects model,
+  hardware, software, parallel and measured, and recompute:
+       {"id": "y", "model": {"name": "llama3-8b", "layers": 32, "hidden": 4096, "heads": 32,
+        "kv_heads": 8, "ffn_hidden": 14336, "gated_mlp": true, "vocab": 128256, "seq_len": 8192},
+        "hardware": {"gpu": "H100", "gpus_total": 8}, "recompute": "full", "parallel": {"tp": 1,
+        "pp": 1, "zero_stage": 3, "micro_batch": 1, "global_batch": 128},
+        "measured": {"step_time_s": 15}}
+  What is left out is filled in and named; what cannot be mapped says why.
 Example:
   stepcast validate kernels.jsonl --json validation.json)");
+}
+
+void add_import(CLI::App& app, Arguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("import", "What other tools measured, as files of this one");
+  ImportArguments& import = arguments.import;
+  command->add_option("KIND", import.kind, "nccl-tests, nccl-topology or nvidia-smi-topo")
+      ->required()
+      ->type_name("");
+  command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
+      ->required()
+      ->type_name("");
+  command->add_option("--out", import.out, "Write the profile or cluster there; - is stdout")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--device", import.device, "Of what was measured, if the files do not tell");
+  command->add_option("--name", import.name, "Of what is written; without: that of the file");
+  command->add_option("--collective", import.collective, "nccl-tests: if a log does not tell it");
+  command->add_option("--ranks", import.ranks, "nccl-tests: if a log does not list them");
+  command->add_option("--nodes", import.nodes, "nccl-tests: if a log does not list them");
+  command->add_flag("--in-place", import.in_place, "nccl-tests: the times of the second columns");
+  command->footer(R"(Examples:
+  stepcast import nccl-tests all_reduce.log all_gather.log --out profile.json
+  stepcast time all-reduce --cluster h100-sxm-1x8 --profile profile.json
+  nvidia-smi topo -m | stepcast import nvidia-smi-topo - --device h100-sxm --out cluster.json)");
 }
 
 void add_rest(CLI::App& app, Arguments& arguments) {
@@ -229,6 +265,7 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
   if (app.got_subcommand("show")) return show_command(arguments.show);
   if (app.got_subcommand("time")) return time_command(arguments.time);
   if (app.got_subcommand("validate")) return validate_command(arguments.validate);
+  if (app.got_subcommand("import")) return import_command(arguments.import);
   if (app.got_subcommand("list")) return list_command(arguments.list_kind, arguments.list_json);
   if (app.got_subcommand("explain")) return explain_command(arguments.key);
   return schema_command();
@@ -244,6 +281,7 @@ int parse_and_run(int argc, char** argv) {
   add_show(app, arguments);
   add_time(app, arguments);
   add_validate(app, arguments);
+  add_import(app, arguments);
   add_rest(app, arguments);
 
   if (argc < 2) {

@@ -137,6 +137,13 @@ std::vector<Field> cluster_fields() {
       input_only(field(Form::kText, "cluster.description", "none", "Words for people."))};
 }
 
+Field profile_field() {
+  return field(Form::kText, "profile", "null",
+               "Measured times that go before the models': a name (`stepcast list profiles`) or a "
+               "path to what `stepcast import` wrote; it must be of the cluster's device.",
+               "Transfers over groups of the measured size take the measured time.");
+}
+
 std::vector<Field> batch_and_parallel_fields() {
   return {
       field(Form::kObject, "batch", "", "How much a step works on, in sequences."),
@@ -237,7 +244,11 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
       field(Form::kSwitch, "clip_gradients", "true",
-            "Clip by the global norm: all ranks reduce it before the update.")};
+            "Clip by the global norm: all ranks reduce it before the update."),
+      field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
+      field(Form::kSwitch, "allocator.expandable_segments", "false",
+            "One growing segment a stream (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",
+            "Less reserved memory, where many sizes leave gaps.")};
 }
 
 std::vector<Field> question_fields() {
@@ -245,7 +256,8 @@ std::vector<Field> question_fields() {
       field(Form::kObject, "expect", "{}", "Limits that the forecast is held against."),
       field(Form::kTimeLimit, "expect.step_time", "null", "The step must take at most this.",
             "Otherwise the exit code is 1."),
-      field(Form::kByteLimit, "expect.peak_memory", "null", "The peak must be at most this.",
+      field(Form::kByteLimit, "expect.peak_memory", "null",
+            "The device's total must be at most this.",
             "Otherwise the exit code is 1."),
       field(Form::kObject, "train", "{}", "A whole training run."),
       field(Form::kCountOrText, "train.tokens", "null",
@@ -260,6 +272,7 @@ std::vector<Field> what_if_fields() {
                                   "What the report calls the question.")};
   append(all, model_fields());
   append(all, cluster_fields());
+  all.push_back(profile_field());
   append(all, batch_and_parallel_fields());
   append(all, memory_fields());
   append(all, question_fields());

@@ -106,7 +106,7 @@ Forecast forecast(const WhatIf& what_if, const ForecastOptions& options) {
   Report& report = result.report;
   report.config = what_if.resolved;
   report.timeline = simulate(job, prices, simulate_options);
-  report.footprint = account(job);
+  report.footprint = account(job, what_if.cluster, {what_if.plan.expandable_segments});
   report.traffic = count_traffic(job);
   report.capacity = what_if.cluster.device.memory;
   report.parameters = parameters(what_if.model);

@@ -1,5 +1,6 @@
 // List: the files under configs/, read by the same readers as a forecast, one row each. Linear in
 // the files of the kind.
+#include <algorithm>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "models/model.h"
 #include "sim/base/error.h"
 #include "sim/hardware/hardware.h"
+#include "sim/hardware/profile.h"
 #include "tools/commands.h"
 #include "tools/files.h"
 #include "tools/table.h"
@@ -123,6 +125,51 @@ Listing list_clusters() {
   return list;
 }
 
+// "0.03" as "3.0 %"; of one measurement nothing is known.
+std::string spread_text(const Profile& profile) {
+  double most = 0;
+  int samples = 1;
+  for (const WireCurve& curve : profile.wires) {
+    most = std::max(most, curve.spread);
+    samples = std::max(samples, curve.samples);
+  }
+  return samples > 1 ? fmt::format("{:.1f} %", 100 * most) : "-";
+}
+
+Listing list_profiles() {
+  Listing list{{{"profile", "device", "basis", "curves", "spread", "source"}}, "lllrrl", "", {}};
+  list.json = Json::array();
+  for (const std::string& name : config_names("profiles")) {
+    const Profile profile = read_profile(read_config("profiles", name));
+    const auto found = profile.provenance.find("source");
+    const std::string source = found == profile.provenance.end() ? "" : found->second;
+    Json curves = Json::array();
+    for (const WireCurve& curve : profile.wires) {
+      curves.push_back({{"collective", curve.collective},
+                        {"ranks", curve.ranks},
+                        {"nodes", curve.nodes},
+                        {"points", curve.points.size()},
+                        {"samples", curve.samples},
+                        {"spread", curve.spread}});
+    }
+    list.rows.push_back({name, profile.device, std::string(basis_name(profile.basis)),
+                         fmt::format("{}", profile.wires.size()), spread_text(profile),
+                         brief(source)});
+    list.json.push_back({{"name", name},
+                         {"description", profile.description},
+                         {"device", profile.device},
+                         {"basis", basis_name(profile.basis)},
+                         {"provenance", profile.provenance},
+                         {"curves", std::move(curves)}});
+  }
+  list.words =
+      list.json.empty()
+          ? "There are no profiles here: `stepcast import nccl-tests LOG --out PROFILE` makes one "
+            "of a log, and a what-if takes it by its path."
+          : "curves: collectives by size; spread: (max - min) / median of repeated measurements";
+  return list;
+}
+
 }  // namespace
 
 int list_command(const std::string& kind, bool json) {
@@ -135,7 +182,7 @@ int list_command(const std::string& kind, bool json) {
   } else if (kind == "clusters") {
     list = list_clusters();
   } else if (kind == "profiles") {
-    list.words = "There are no profiles yet: kernels are priced from data sheets.";
+    list = list_profiles();
   } else {
     throw Error("list", fmt::format("\"{}\" is nothing to list{}; there are {}", kind,
                                     did_you_mean(kind, kinds), fmt::join(kinds, ", ")));

@@ -16,6 +16,7 @@
 #include "models/transformer.h"
 #include "sim/base/error.h"
 #include "sim/engine/simulate.h"
+#include "sim/network/communicators.h"
 #include "tools/commands.h"
 #include "tools/files.h"
 #include "tools/table.h"
@@ -140,11 +141,11 @@ std::string show_cluster(const WhatIf& what_if) {
                                  d.name, d.description);
   Rows rows = {{"memory", format_binary_bytes(d.memory), ""},
                {"memory bandwidth", bandwidth_text(d.memory_bandwidth),
-                fmt::format("{:.0f} % achievable", 100 * d.memory_efficiency)}};
+                fmt::format("{:.0f} % achievable", 100 * d.kernels.memory)}};
   for (const auto& [dtype, rate] : d.matrix_rate) {
     rows.push_back({fmt::format("{} products", dtype_name(dtype)),
                     fmt::format("{:.0f} TFLOP/s", rate.value * 1e-12),
-                    fmt::format("{:.0f} % achievable", 100 * d.matrix_efficiency)});
+                    fmt::format("{:.0f} % achievable", 100 * d.kernels.matrix.efficiency)});
   }
   rows.push_back({"inside a box", bandwidth_text(c.node_bandwidth),
                   fmt::format("achievable, each direction; {} a hop",
@@ -313,31 +314,58 @@ Rows largest_rows(const Job& job, const std::vector<Group>& groups) {
   return rows;
 }
 
+// What stands between the live tensors and the device's total, and each communicator.
+Rows device_rows(const StageMemory& memory, const std::vector<Communicator>& groups) {
+  Rows rows = {{"  allocated", format_bytes(memory.peak), "live tensors"}};
+  rows.push_back({"  workspace", format_bytes(memory.workspace), "matrix products"});
+  rows.push_back({"  cached", format_bytes(memory.reserved - memory.peak - memory.workspace),
+                  "rounding, gaps, blocks of other streams"});
+  rows.push_back({"  reserved", format_bytes(memory.reserved), "by the caching allocator"});
+  for (const Communicator& group : groups) {
+    rows.push_back({"  communicator", format_bytes(group.bytes),
+                    fmt::format("{}{}, {} ranks in {} {}", axis_set_name(group.axes),
+                                group.ends_only ? " ends" : "", group.placement.ranks,
+                                group.placement.nodes,
+                                group.placement.nodes == 1 ? "node" : "nodes")});
+  }
+  rows.push_back({"  context", format_bytes(memory.context), "driver, kernels, library code"});
+  rows.push_back({"  total", format_bytes(memory.device_total()), "on the device"});
+  return rows;
+}
+
 std::string show_memory(const WhatIf& what_if, int stage) {
   const Job job = make_job(what_if);
-  const Footprint footprint = account(job);
+  const Footprint footprint =
+      account(job, what_if.cluster, {what_if.plan.expandable_segments});
+  const std::vector<std::vector<Communicator>> groups = communicators(job, what_if.cluster);
   const Bytes capacity = what_if.cluster.device.memory;
-  std::string text = fmt::format("allocated bytes of one device; {} has {}\n",
+  std::string text = fmt::format("memory of one device; {} has {}\n",
                                  what_if.cluster.device.name, format_bytes(capacity));
+  if (!footprint.not_modelled.empty()) {
+    text += fmt::format("counted as zero, for nothing is published of it: {}\n",
+                        fmt::join(footprint.not_modelled, ", "));
+  }
   for (const std::size_t i : chosen_stages(job, stage)) {
     const StageMemory& memory = footprint.stages[i];
     const Counts live = live_at_peak(job, job.programs[i], memory);
-    const std::vector<Group> groups = largest_groups(job, live);
+    const std::vector<Group> largest = largest_groups(job, live);
     Bytes sum;
-    for (const Group& group : groups) sum += group.bytes;
+    for (const Group& group : largest) sum += group.bytes;
     STEPCAST_CHECK(sum == memory.peak, "the replay and the account agree on the peak");
 
-    text += fmt::format("\nstage {}: peak {}{}, {}\n", i, format_bytes(memory.peak),
-                        memory.peak <= capacity ? "" : " (does not fit)",
+    text += fmt::format("\nstage {}: {}{}; most is alive at {}\n", i,
+                        format_bytes(memory.device_total()),
+                        memory.device_total() <= capacity ? "" : " (does not fit)",
                         moment(job, job.programs[i], memory));
-    Rows rows;
+    text += align(device_rows(memory, groups[i]), "lrl");
+    Rows rows = {{"alive at the peak", ""}};
     for (std::size_t c = 0; c < kCategories; ++c) {
       rows.push_back({fmt::format("  {}", category_name(static_cast<Category>(c))),
                       format_bytes(memory.at_peak[c])});
     }
     rows.push_back({"  at rest", format_bytes(memory.resident)});
     text += align(rows, "lr");
-    text += align(largest_rows(job, groups), "llllrr");
+    text += align(largest_rows(job, largest), "llllrr");
   }
   return text;
 }

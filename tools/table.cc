@@ -204,27 +204,82 @@ constexpr std::array<CategoryColumn, kCategories> kCategoryColumns = {
 std::size_t fullest_stage(const Json& stages) {
   std::size_t worst = 0;
   for (std::size_t i = 1; i < stages.size(); ++i) {
-    const auto peak = whole(stages[i], "allocated_peak_bytes");
-    if (peak > whole(stages[worst], "allocated_peak_bytes")) worst = i;
+    const auto total = whole(stages[i], "device_total_bytes");
+    if (total > whole(stages[worst], "device_total_bytes")) worst = i;
   }
   return worst;
 }
 
 std::string fit_sentence(const Json& memory, std::size_t worst) {
   const Json& stage = memory.at("stages").at(worst);
-  const std::int64_t peak = whole(memory, "allocated_peak_bytes");
+  const std::int64_t total = whole(memory, "device_total_bytes");
   const std::int64_t capacity = whole(memory, "capacity_bytes");
   const std::string of = format_bytes(Bytes(capacity));
   if (memory.at("fits").get<bool>()) {
     return fmt::format("Fits: the fullest stage, {}, leaves {} of {} free.", worst,
-                       format_bytes(Bytes(capacity - peak)), of);
+                       format_bytes(Bytes(capacity - total)), of);
   }
   const auto* largest = std::max_element(
       kCategoryColumns.begin(), kCategoryColumns.end(),
       [&](const auto& a, const auto& b) { return whole(stage, a.key) < whole(stage, b.key); });
-  return fmt::format("DOES NOT FIT: stage {} needs {} more than the device's {}; most of its peak: "
-                     "{}, {}.", worst, format_bytes(Bytes(peak - capacity)), of, largest->word,
-                     format_bytes(Bytes(whole(stage, largest->key))));
+  return fmt::format("DOES NOT FIT: stage {} needs {} more than the device's {}{}; most of its "
+                     "peak: {}, {}.", worst, format_bytes(Bytes(total - capacity)), of,
+                     whole(memory, "allocated_peak_bytes") <= capacity
+                         ? ", though its tensors alone would fit" : "",
+                     largest->word, format_bytes(Bytes(whole(stage, largest->key))));
+}
+
+// Of many stages the first, the last and the fullest.
+std::vector<std::size_t> shown_stages(const Json& stages, std::size_t worst) {
+  std::vector<std::size_t> shown;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const bool matters = i == 0 || i == worst || i + 1 == stages.size();
+    if (matters || stages.size() <= kStagesShown) shown.push_back(i);
+  }
+  return shown;
+}
+
+// What the three numbers are made of: allocated + workspace + cached = reserved;
+// reserved + communicators + context = total.
+std::string device_rows(const Json& stages, const std::vector<std::size_t>& shown) {
+  Rows rows = {{"stage", "allocated", "workspace", "cached", "reserved", "communicators", "context",
+                "total"}};
+  for (const std::size_t i : shown) {
+    const Json& stage = stages[i];
+    const std::int64_t allocated = whole(stage, "allocated_peak_bytes");
+    const std::int64_t workspace = whole(stage, "workspace_bytes");
+    const std::int64_t reserved = whole(stage, "reserved_peak_bytes");
+    rows.push_back({std::to_string(i), gigabytes(allocated), gigabytes(workspace),
+                    gigabytes(reserved - allocated - workspace), gigabytes(reserved),
+                    gigabytes(whole(stage, "communicators_bytes")),
+                    gigabytes(whole(stage, "context_bytes")),
+                    gigabytes(whole(stage, "device_total_bytes"))});
+  }
+  return indented(align(rows, ""));
+}
+
+std::string device_notes(const WhatIf& what_if, const Json& memory) {
+  std::string out;
+  if (!memory.at("not_modelled").empty()) {
+    out += wrapped(fmt::format("Counted as zero, for nothing is published of it on {}: {}.",
+                               what_if.cluster.device.name,
+                               fmt::join(memory.at("not_modelled")
+                                             .get<std::vector<std::string>>(), ", ")),
+                   "");
+  }
+  const Json& stages = memory.at("stages");
+  const auto* most = &stages.at(0);
+  for (const Json& stage : stages) {
+    if (whole(stage, "allocation_retries") > whole(*most, "allocation_retries")) most = &stage;
+  }
+  const std::int64_t retries = whole(*most, "allocation_retries");
+  if (retries > 0) {
+    out += wrapped(fmt::format("On stage {} the allocator gives cached memory back {} in a step to "
+                               "get on; each time the device stalls.", whole(*most, "stage"),
+                               retries == 1 ? "once" : fmt::format("{} times", retries)),
+                   "");
+  }
+  return out;
 }
 
 std::string memory_section(const WhatIf& what_if, const Json& report) {
@@ -232,15 +287,11 @@ std::string memory_section(const WhatIf& what_if, const Json& report) {
   const Json& stages = memory.at("stages");
   const std::vector<std::int64_t> chunks = layers_of_chunks(what_if.model, what_if.plan);
   const std::size_t worst = fullest_stage(stages);
-  Rows rows = {{"stage", "layers", "peak"}};
+  const std::vector<std::size_t> shown = shown_stages(stages, worst);
+  Rows rows = {{"stage", "layers", "allocated"}};
   for (const auto& column : kCategoryColumns) rows.front().emplace_back(column.head);
   rows.front().emplace_back("at");
-  std::size_t hidden = 0;
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    if (stages.size() > kStagesShown && i != 0 && i != worst && i + 1 != stages.size()) {
-      ++hidden;
-      continue;
-    }
+  for (const std::size_t i : shown) {
     std::int64_t layers = 0;
     for (std::size_t c = i; c < chunks.size(); c += stages.size()) layers += chunks[c];
     std::vector<std::string> row = {std::to_string(i), std::to_string(layers),
@@ -251,12 +302,14 @@ std::string memory_section(const WhatIf& what_if, const Json& report) {
     row.push_back(stages[i].at("peak_at").get<std::string>());
     rows.push_back(std::move(row));
   }
-  std::string out =
-      "\nmemory of a device of each stage at its peak, GB\n"
-      "(allocated; the allocator's cache and what libraries take beside it are not modelled yet)\n";
+  std::string out = "\nmemory of a device of each stage at its peak, GB\n";
   out += indented(align(rows, "rrrrrrrrrl"));
-  if (hidden > 0) out += fmt::format("  ... {} more\n", hidden);
-  return out + wrapped(fit_sentence(memory, worst), "");
+  out += "and what the device holds for it\n";
+  out += device_rows(stages, shown);
+  if (shown.size() < stages.size()) {
+    out += fmt::format("  ... {} more\n", stages.size() - shown.size());
+  }
+  return out + device_notes(what_if, memory) + wrapped(fit_sentence(memory, worst), "");
 }
 
 // --------------------------------------------------------------------------------------- the rest

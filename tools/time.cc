@@ -52,7 +52,8 @@ std::vector<Given> given_flags(const TimeArguments& a) {
           {"--size", !a.size.empty(), "c"},
           {"--from", !a.from.empty(), "c"},
           {"--to", !a.to.empty(), "c"},
-          {"--ranks", a.ranks.has_value(), "c"}};
+          {"--ranks", a.ranks.has_value(), "c"},
+          {"--profile", !a.profile.empty(), "c"}};
 }
 
 // Throws for a flag that is of another kind.
@@ -168,15 +169,23 @@ Device named_device(const std::string& name) {
   return read_device(parse_json(read_file(file), file));
 }
 
-// One standard box for --device, the cluster for --cluster.
+// One standard box for --device, the cluster for --cluster; what --profile says of it.
 Cluster cluster_of(const TimeArguments& a) {
   if (a.device.empty() == a.cluster.empty()) {
     throw Error("time", a.device.empty() ? "give --device NAME or --cluster NAME"
                                          : "give --device or --cluster, not both");
   }
-  if (a.device.empty()) return named_cluster(a.cluster);
-  const Device device = named_device(a.device);
-  return standard_cluster(device, 1, device.devices_per_node);
+  Cluster cluster;
+  if (a.device.empty()) {
+    cluster = named_cluster(a.cluster);
+  } else {
+    const Device device = named_device(a.device);
+    cluster = standard_cluster(device, 1, device.devices_per_node);
+  }
+  if (!a.profile.empty()) {
+    use_profile(cluster, find_profile(a.profile, "--profile", "."), "--profile");
+  }
+  return cluster;
 }
 
 // --------------------------------------------------------------------------------------- output
@@ -238,33 +247,34 @@ Json collective_json(TransferKind kind, int ranks, const Cluster& cluster,
                     {"bus_bytes_per_second", one.bus_bandwidth.value},
                     {"algorithm", one.algorithm},
                     {"protocol", one.protocol},
-                    {"channels", one.channels}});
+                    {"channels", one.channels},
+                    {"basis", basis_name(one.basis)}});
   }
   return {{"format", "stepcast.time/1"},
           {"collective", transfer_name(kind)},
           {"cluster", cluster.name},
           {"ranks", ranks},
           {"nodes", nodes_of(ranks, cluster)},
-          {"basis", basis_name(Basis::kDatasheet)},
           {"rows", std::move(rows)}};
 }
 
 std::string collective_table(TransferKind kind, int ranks, const Cluster& cluster,
                              const std::vector<CollectiveTime>& times) {
   std::vector<std::vector<std::string>> rows = {
-      {"size", "bytes", "time us", "algbw GB/s", "busbw GB/s", "algorithm", "protocol"}};
+      {"size", "bytes", "time us", "algbw GB/s", "busbw GB/s", "algorithm", "protocol",
+       "basis"}};
   for (const CollectiveTime& one : times) {
     rows.push_back({format_binary_bytes(one.size), fmt::format("{}", one.size.count),
                     fmt::format("{:.2f}", one.time.value * 1e6),
                     fmt::format("{:.2f}", one.algorithm_bandwidth.value * 1e-9),
                     fmt::format("{:.2f}", one.bus_bandwidth.value * 1e-9), one.algorithm,
-                    one.protocol});
+                    one.protocol, std::string(basis_name(one.basis))});
   }
-  return fmt::format("{} over {} ranks in {} of {} (basis: {})\n\n{}", transfer_name(kind), ranks,
+  return fmt::format("{} over {} ranks in {} of {}\n\n{}", transfer_name(kind), ranks,
                      nodes_of(ranks, cluster) == 1
                          ? "one node"
                          : fmt::format("{} nodes", nodes_of(ranks, cluster)),
-                     cluster.name, basis_name(Basis::kDatasheet), align(rows, "rrrrrll"));
+                     cluster.name, align(rows, "rrrrrlll"));
 }
 
 void print(const TimeArguments& arguments, const Json& json, const std::string& table) {
@@ -339,7 +349,7 @@ KernelTime time_kernel(const Op& op, const Device& device) {
   const Attention* attention = std::get_if<Attention>(&op);
   STEPCAST_CHECK(gemm != nullptr || attention != nullptr, "only matrix work has a peak rate");
   const Dtype dtype = gemm != nullptr ? gemm->dtype : attention->dtype;
-  return {op, op_cost(op, device), flops(op), traffic(op), matrix_rate(dtype, device)};
+  return {op, op_cost(op, device, {.rested = true}), flops(op), traffic(op), matrix_rate(dtype, device)};
 }
 
 std::optional<TransferKind> transfer_kind(std::string_view name) {
@@ -360,19 +370,6 @@ std::optional<TransferKind> transfer_kind(std::string_view name) {
   return std::nullopt;
 }
 
-double bus_factor(TransferKind kind, int ranks) {
-  const double n = ranks;
-  switch (kind) {
-    case TransferKind::kAllReduce: return 2 * (n - 1) / n;
-    case TransferKind::kAllGather:
-    case TransferKind::kReduceScatter:
-    case TransferKind::kAllToAll: return (n - 1) / n;
-    case TransferKind::kBroadcast:
-    case TransferKind::kSendReceive: return 1;
-  }
-  STEPCAST_CHECK(false, "a kind of transfer out of range");
-}
-
 CollectiveTime time_collective(TransferKind kind, Bytes size, int ranks, const Cluster& cluster) {
   STEPCAST_CHECK(ranks >= 2 && ranks <= cluster.devices() && size >= Bytes(1),
                  "a collective of at least a byte and two ranks");
@@ -387,6 +384,7 @@ CollectiveTime time_collective(TransferKind kind, Bytes size, int ranks, const C
   result.algorithm = choice.algorithm;
   result.protocol = choice.protocol;
   result.channels = choice.channels;
+  result.basis = choice.basis;
   result.algorithm_bandwidth = Bandwidth(static_cast<double>(size.count) / result.time.value);
   result.bus_bandwidth = result.algorithm_bandwidth * bus_factor(kind, ranks);
   return result;

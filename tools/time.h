@@ -20,6 +20,7 @@
 #include "sim/base/units.h"
 #include "sim/cost/cost.h"
 #include "sim/hardware/hardware.h"
+#include "sim/network/measured.h"
 #include "sim/program/op.h"
 #include "sim/program/program.h"
 
@@ -36,6 +37,7 @@ struct TimeArguments {
   std::string size, from, to;            // "1 GB"; without any: 8 B to 8 GiB
   std::optional<std::int64_t> ranks;     // the first ones; without: all devices of the cluster
   std::string device, cluster;
+  std::string profile;                   // of a collective: a name or a file
   std::string json;                      // FILE or -
 };
 int time_command(const TimeArguments& arguments);
@@ -57,9 +59,6 @@ KernelTime time_kernel(const Op& op, const Device& device);
 // "all-reduce", "all_reduce", "AllReduce", "alltoall", "sendrecv", ... nullopt: none of them.
 std::optional<TransferKind> transfer_kind(std::string_view name);
 
-// f above. REQUIRES: ranks >= 2.
-double bus_factor(TransferKind kind, int ranks);
-
 struct CollectiveTime {
   Bytes size;
   Seconds time;
@@ -68,6 +67,7 @@ struct CollectiveTime {
   std::string algorithm;        // as TransferChoice has it
   std::string protocol;
   int channels = 0;             // 0: not known
+  Basis basis = Basis::kDatasheet;
 };
 // Over the first `ranks` devices of the cluster, one group. REQUIRES: 2 <= ranks <= devices,
 // size >= 1 byte.

@@ -1,18 +1,24 @@
 // Validate: published measurements, row by row, against the forecast of the same thing.
 //
-// A row is one JSON object on one line: {"id", "source", "kind": "gemm | attention | collective",
-// "gpu", sizes, and a time or a rate}. Fields may be missing; what had to be filled in is listed
-// in `assumed`. A row that cannot be mapped says why and stays in the result.
+// A row is one JSON object on one line: a kernel or a collective ({"kind": "gemm | attention |
+// collective", "gpu", sizes, a time or a rate}) or a training run ({"model", "hardware",
+// "software", "parallel", "recompute", "measured"}, see validate_question.h). Fields may be
+// missing; what had to be filled in is listed in `assumed`. A row that cannot be mapped says why
+// and stays in the result.
 //   relative error = predicted / measured - 1, of times: positive where the forecast is too slow.
 #pragma once
 
+#include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "models/model.h"
 #include "sim/base/json.h"
 #include "sim/hardware/hardware.h"
+#include "sim/result/result.h"
 
 namespace stepcast {
 
@@ -22,47 +28,71 @@ struct ValidateArguments {
 };
 int validate_command(const ValidateArguments& arguments);
 
+// What rows name by their names.
+struct Shipped {
+  std::vector<Device> devices;
+  std::vector<Model> models;       // by the name that a what-if gives them
+};
+Shipped read_shipped();
+
+// Peak of the ranks of one stage, allocated bytes.
+struct StageBytes {
+  int stage = 0;
+  double predicted = 0, measured = 0;
+};
+
+// What a mapped training run has besides its times.
+struct RunDetails {
+  Json what_if;                    // as it was asked; `stepcast simulate` takes it
+  std::string plan;                // "tp+pp+dp", "zero3"
+  double layer_launches = 0;       // see layer_launches()
+  std::string cut;                 // equal for all plans of one model, sequence, batch and cluster
+  std::string cut_name;            // for people
+  std::array<double, kParts> seconds = {};  // of the slowest rank, by Part
+  std::string memory;              // what measured_bytes are: "allocated, last rank"
+  std::vector<StageBytes> stages;  // where the row tells the ranks apart
+  std::optional<double> predicted_resident, measured_resident;  // before and after a step
+};
+
 struct ValidationRow {
   std::string id;        // "FILE:LINE" where the row has none
   std::string source;    // "NVIDIA/nccl-tests#290", "Dao-AILab/flash-attention"
+  std::string group;     // of a run, its own "group": one table of a source; "" if it has none
   std::string gpu;       // as the row calls it, without what stands in brackets
   std::string kind;      // gemm, attention, collective, run, ... as the row has it
-  std::string variant;   // what is scored apart within a kind: "flash3", "sdp_bwd", "degraded"
+  std::string variant;   // scored apart within a kind: "flash3", "degraded", "launch-bound"
   bool covered = false;
   std::string reason;    // why it is not covered
   std::vector<std::string> assumed;
   std::optional<double> predicted_seconds, measured_seconds;
   std::optional<double> predicted_bytes, measured_bytes;  // of memory
+  std::optional<RunDetails> run;  // of a covered training run
 };
-std::optional<double> relative_error(const ValidationRow& row);
+std::optional<double> relative_error(const ValidationRow& row);         // of times
+std::optional<double> memory_relative_error(const ValidationRow& row);
 
-// The shipped devices, which the rows' GPU names are looked up in.
-std::vector<Device> shipped_devices();
+// What a question has been answered with, so that a plan that stands in many rows is forecast once.
+struct RunForecast {
+  std::string reason;                      // why there is none
+  double seconds = 0;
+  std::array<double, kParts> parts = {};
+  std::vector<double> peaks, residents;    // bytes, by stage
+  std::string plan;
+  double layer_launches = 0;
+};
+using RunForecasts = std::map<std::string, RunForecast>;  // by the text of the what-if
 
 // `place` names the row where it has no id of its own.
+ValidationRow validate_row(const Json& row, const std::string& place, const Shipped& shipped,
+                           RunForecasts& known);
+
+// Of a kernel or a collective alone; a training run is not covered here.
 ValidationRow validate_row(const Json& row, const std::string& place,
                            const std::vector<Device>& devices);
 
 // One row a line; blank lines are skipped. Throws Error (place: FILE:LINE) for a line that is no
 // JSON object.
 std::vector<ValidationRow> validate_lines(std::string_view text, const std::string& file,
-                                          const std::vector<Device>& devices);
-
-// Of the rows with the same source, GPU, kind and variant; of these four, "" stands for all.
-struct ValidationSummary {
-  std::string source, gpu, kind, variant;
-  int rows = 0;    // all of them
-  int count = 0;   // covered; what follows is of these and 0 if there are none
-  double mean_absolute_error = 0;
-  double median_absolute_error = 0;
-  double signed_bias = 0;          // mean of the relative errors
-  double within_10_percent = 0;    // share
-  std::optional<double> kendall_tau;  // (concordant - discordant) / all pairs; at least two rows
-};
-// By kind, source, GPU, variant, in this order of importance. Kendall's tau costs n^2.
-std::vector<ValidationSummary> summarise(const std::vector<ValidationRow>& rows);
-
-Json validation_json(const std::vector<ValidationRow>& rows);
-std::string validation_table(const std::vector<ValidationRow>& rows);
+                                          const Shipped& shipped);
 
 }  // namespace stepcast

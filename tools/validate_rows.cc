@@ -1,58 +1,24 @@
 // Rows of published measurements, mapped to an Op or a Transfer on a shipped device.
 //
-// What decides is small and stands in tables: the GPUs' names and the kinds; a new kind of row is a
-// function and a line of kMappers. A mapper either refuses with a reason or gives both times; a
-// measured rate becomes a time by the FLOPs or bytes that its source counts, not by those that we
-// would count. Linear in the row.
+// What decides is small and stands in a table, of the kinds; a new kind of row is a function and a
+// line of kMappers (training runs: validate_runs.cc). A mapper either refuses with a reason or
+// gives both times; a measured rate becomes a time by the FLOPs or bytes that its source counts,
+// not by those that we would count. Linear in the row.
 #include "tools/validate.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
-#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
 #include "tools/time.h"
+#include "tools/validate_device.h"
 #include "tools/validate_fields.h"
+#include "tools/validate_runs.h"
 
 namespace stepcast {
 namespace {
-
-// ------------------------------------------------------------------------------------------ GPUs
-
-// All needles stand in the lower-case name; the first line that fits decides. A device that is not
-// shipped makes the row uncovered until its file is there.
-struct Alias {
-  std::array<std::string_view, 2> needles;
-  std::string_view device;
-  std::string_view assumed = "";
-  bool same_links = true;  // false: only its kernels are the named device's
-};
-constexpr Alias kAliases[] = {
-    {{"a100", "pcie"}, "a100-pcie-80gb"},
-    {{"h100", "pcie"}, "h100-pcie"},
-    {{"gh200", ""}, "gh200"},
-    {{"gb200", ""}, "gb200"},
-    {{"gb300", ""}, "gb300"},
-    {{"b300", ""}, "b300"},
-    {{"a100", "40g"}, "a100-40gb"},
-    {{"a100", "80g"}, "a100-80gb"},
-    {{"a100", ""}, "a100-80gb", "gpu (an A100 with 80 GB)"},
-    {{"h100", "h200"}, "h100-sxm", "gpu (of H100 and H200, the H100)"},
-    {{"h800", ""}, "h100-sxm", "gpu (an H800 computes as an H100)", false},
-    {{"h100", ""}, "h100-sxm"},
-    {{"h200", ""}, "h200"},
-    {{"b200", ""}, "b200"},
-    {{"mi300x", ""}, "mi300x"},
-    {{"mi325x", ""}, "mi325x"},
-    {{"mi355x", ""}, "mi355x"},
-    {{"v100", ""}, "v100-sxm2"},
-    {{"gaudi", "2"}, "gaudi-2"},
-    {{"gaudi", "3"}, "gaudi-3"},
-};
 
 // ------------------------------------------------------------------------------------- a mapping
 
@@ -167,7 +133,7 @@ Mapped map_gemm(const Json& row, const Device& device) {
     mapped.assumed.emplace_back("shape (the best of a scan, so the rate is an upper bound)");
   }
   const Op op = op_of(a);
-  mapped.predicted = op_cost(op, device).time.value;
+  mapped.predicted = op_cost(op, device, {.rested = true}).time.value;
   mapped.measured = measured_seconds(row, flops(op).value);
   return mapped;
 }
@@ -209,16 +175,31 @@ double counted_flops(const Json& row, const Op& op) {
   return flops(op).value * (whole && std::get<Attention>(op).causal ? 2 : 1);
 }
 
-Mapped map_attention(const Json& row, const Device& device) {
-  Mapped mapped;
-  const std::string kernel = text_of(row, "kernel");
+// The implementation that the row is of, made the usual one of `device`; "" if it is of one that the
+// device's kernels do not describe and that its usual one does not stand for.
+std::string choose_attention(const Json& row, Device& device, std::vector<std::string>& assumed) {
+  std::string kernel = text_of(row, "kernel");
+  if (kernel.empty() && !text_of(row, "op").empty()) kernel = "sdp";
+  if (device.kernels.attention.contains(kernel)) {
+    device.kernels.usual_attention = kernel;
+    return "";
+  }
   if (kernel == "pytorch" || kernel == "standard") {
-    return refused(fmt::format("kernel {}: not fused, a chain of kernels", kernel));
+    return fmt::format("kernel {}: not fused, a chain of kernels", kernel);
   }
   if (kernel == "flash1" || kernel == "triton") {
-    return refused(fmt::format("kernel {}: older than what the forecast is of", kernel));
+    return fmt::format("kernel {}: older than what the forecast is of", kernel);
   }
-  if (!kernel.empty()) mapped.assumed.emplace_back("kernel (the device's usual one)");
+  if (!kernel.empty()) assumed.emplace_back("kernel (the device's usual one)");
+  return "";
+}
+
+Mapped map_attention(const Json& row, const Device& on) {
+  Mapped mapped;
+  Device device = on;
+  if (std::string why = choose_attention(row, device, mapped.assumed); !why.empty()) {
+    return refused(std::move(why));
+  }
   TimeArguments a;
   a.what = "attention";
   a.dtype = dtype_word(row, mapped.assumed);
@@ -248,7 +229,7 @@ Mapped map_attention(const Json& row, const Device& device) {
     if (pass ? !backward : backward && !both) continue;
     a.backward = pass;
     const Op op = op_of(a);
-    predicted += op_cost(op, device).time.value;
+    predicted += op_cost(op, device, {.rested = true}).time.value;
     counted += counted_flops(row, op);
   }
   mapped.predicted = predicted;
@@ -258,40 +239,16 @@ Mapped map_attention(const Json& row, const Device& device) {
 
 // ------------------------------------------------------------------------------------ collective
 
-// "32x100 Gb/s EFA per node", "8x NDR400": cards of a node and the nominal rate of one.
-bool read_link(const std::string& text, int& cards, Bandwidth& rate) {
-  constexpr int kCardsMax = 1024;
-  for (std::size_t x = text.find('x'); x != std::string::npos; x = text.find('x', x + 1)) {
-    std::size_t begin = x;
-    while (begin > 0 && std::isdigit(static_cast<unsigned char>(text[begin - 1]))) --begin;
-    const std::size_t end = text.find_first_of("0123456789", x);
-    if (begin == x || end == std::string::npos) continue;
-    const std::string_view between = std::string_view(text).substr(x + 1, end - x - 1);
-    if (!between.empty() && between != " NDR") continue;
-    int gigabits = 0, count = 0;
-    std::from_chars(text.data() + begin, text.data() + x, count);
-    const char* last = std::from_chars(text.data() + end, text.data() + text.size(), gigabits).ptr;
-    const std::string_view rest(last, static_cast<std::size_t>(text.data() + text.size() - last));
-    if (between.empty() && !rest.starts_with(" Gb/s")) continue;
-    if (count < 1 || count > kCardsMax || gigabits < 1) continue;
-    cards = count;
-    rate = Bandwidth(gigabits * 1e9 / 8);
-    return true;
-  }
-  return false;
-}
-
 // Standard boxes, as many of their devices as the row uses if there are several, the row's network.
 Cluster cluster_of(const Json& row, int ranks, int nodes, const Device& device,
                    std::vector<std::string>& assumed) {
   const int per_node = nodes == 1 ? std::max(ranks, device.devices_per_node) : ranks / nodes;
   Cluster cluster = standard_cluster(device, nodes, per_node);
   if (nodes == 1) return cluster;
-  int cards = 0;
-  Bandwidth rate;
-  if (read_link(text_of(row, "inter_node_link"), cards, rate)) {
-    cluster.nics_per_node = cards;
-    cluster.nic_bandwidth = rate * device.nic_efficiency;
+  const auto link = read_link(text_of(row, "inter_node_link"), device.nics_per_node, per_node);
+  if (link) {
+    cluster.nics_per_node = link->cards;
+    cluster.nic_bandwidth = link->rate * device.nic_efficiency;
   } else {
     assumed.emplace_back("inter_node_link (the standard box's)");
   }
@@ -395,37 +352,17 @@ std::string doubt(const Json& row) {
 Mapped on_device(const Json& row, const std::string& gpu, const Mapper& mapper,
                  const std::vector<Device>& devices) {
   if (gpu.empty()) return refused("gpu is not stated");
-  const std::string name = lower(gpu);
-  const auto alias = std::find_if(std::begin(kAliases), std::end(kAliases), [&](const Alias& a) {
-    return has(name, a.needles[0]) && has(name, a.needles[1]);
-  });
-  const bool known = alias != std::end(kAliases);
-  const std::string wanted = known ? std::string(alias->device) : name;
-  const auto device = std::find_if(devices.begin(), devices.end(),
-                                   [&](const Device& d) { return d.name == wanted; });
-  if (device == devices.end()) return refused(fmt::format("no device is shipped for {}", gpu));
-  if (known && !alias->same_links && mapper.kind == "collective") {
+  const NamedDevice named = find_device(gpu, devices);
+  if (named.device == nullptr) return refused(fmt::format("no device is shipped for {}", gpu));
+  if (!named.same_links && mapper.kind == "collective") {
     return refused(fmt::format("no device has the links of {}", gpu));
   }
-  Mapped mapped = mapper.map(row, *device);
-  if (known && !alias->assumed.empty()) mapped.assumed.emplace_back(alias->assumed);
+  Mapped mapped = mapper.map(row, *named.device);
+  if (!named.assumed.empty()) mapped.assumed.push_back(named.assumed);
   return mapped;
 }
 
-// A training run: what was measured is kept, so that it can be compared once runs are mapped.
-void read_run(const Json& row, ValidationRow& result) {
-  const Json* measured = member(row, "measured");
-  if (measured != nullptr) {
-    result.measured_seconds = number_of(*measured, "step_time_s");
-    if (const auto memory = number_of(*measured, "peak_memory_gib")) {
-      result.measured_bytes = *memory * static_cast<double>(gibibytes(1).count);
-    }
-  }
-}
-
 Mapped map_row(const Json& row, const std::string& kind, const std::vector<Device>& devices) {
-  if (std::string why = doubt(row); !why.empty()) return refused(std::move(why));
-  if (kind == "run") return refused("training runs are not mapped yet");
   if (kind.empty()) return refused("kind is not stated");
   for (const Mapper& mapper : kMappers) {
     if (mapper.kind != kind) continue;
@@ -442,25 +379,45 @@ Mapped map_row(const Json& row, const std::string& kind, const std::vector<Devic
   return refused(fmt::format("kind {} is not mapped", kind));
 }
 
-}  // namespace
+// A row of another kind, or a doubtful one, keeps what it says that it measured.
+void read_measured(const Json& row, ValidationRow& result) {
+  const Json* measured = member(row, "measured");
+  if (measured != nullptr) {
+    result.measured_seconds = number_of(*measured, "step_time_s");
+    if (const auto memory = number_of(*measured, "peak_memory_gib")) {
+      result.measured_bytes = *memory * static_cast<double>(gibibytes(1).count);
+    }
+  } else if (const auto time = number_of(row, "time_us")) {
+    result.measured_seconds = *time * 1e-6;
+  }
+}
 
-ValidationRow validate_row(const Json& row, const std::string& place,
-                           const std::vector<Device>& devices) {
+// What a row says of itself, the doubts included.
+ValidationRow read_row(const Json& row, const std::string& place) {
   ValidationRow result;
   result.id = text_of(row, "id");
   if (result.id.empty()) result.id = place;
   result.source = source_of(row);
   const std::string gpu = gpu_of(row);
   result.gpu = gpu.substr(0, gpu.find(" ("));
-  const bool run = member(row, "model") != nullptr && member(row, "parallel") != nullptr;
-  result.kind = run ? "run" : text_of(row, "kind");
-  result.variant = variant_of(row);
-  if (run) {
-    read_run(row, result);
-  } else if (const auto time = number_of(row, "time_us")) {
-    result.measured_seconds = *time * 1e-6;
+  if (member(row, "model") != nullptr && member(row, "parallel") != nullptr) {
+    result.kind = "run";
+    result.group = text_of(row, "group");
+  } else {
+    result.kind = text_of(row, "kind");
+    result.variant = variant_of(row);
   }
+  read_measured(row, result);
+  result.reason = doubt(row);
+  return result;
+}
 
+}  // namespace
+
+ValidationRow validate_row(const Json& row, const std::string& place,
+                           const std::vector<Device>& devices) {
+  ValidationRow result = read_row(row, place);
+  if (!result.reason.empty()) return result;
   Mapped mapped = map_row(row, result.kind, devices);
   result.reason = std::move(mapped.reason);
   result.covered = result.reason.empty();
@@ -468,6 +425,14 @@ ValidationRow validate_row(const Json& row, const std::string& place,
   result.assumed = std::move(mapped.assumed);
   result.predicted_seconds = mapped.predicted;
   result.measured_seconds = mapped.measured;
+  return result;
+}
+
+ValidationRow validate_row(const Json& row, const std::string& place, const Shipped& shipped,
+                           RunForecasts& known) {
+  ValidationRow result = read_row(row, place);
+  if (result.kind != "run") return validate_row(row, place, shipped.devices);
+  if (result.reason.empty()) validate_run(row, shipped, known, result);
   return result;
 }
 

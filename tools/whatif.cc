@@ -34,18 +34,24 @@ std::string directory_of(const std::string& path) {
   return directory.empty() ? "." : directory;
 }
 
-// The file that `key` of `object` names: a config of that kind, or a path from `base`.
-std::string referenced_file(const Object& object, std::string_view key, const std::string& kind,
-                            const std::string& base) {
-  const std::string name = object.string(key);
-  if (!is_path(name)) return find_config(kind, name, object.place(key));
+// A config of that kind, or a path from `base`. `place` is where it was named.
+std::string named_file(const std::string& name, const std::string& kind, const std::string& base,
+                       std::string_view place) {
+  if (!is_path(name)) return find_config(kind, name, place);
   const fs::path path(name);
-  const std::string found = path.is_absolute() ? name : (fs::path(base) / path).string();
+  const std::string found =
+      path.is_absolute() || base == "." ? name : (fs::path(base) / path).string();
   std::error_code trouble;
   if (!fs::is_regular_file(found, trouble)) {
-    object.fail(key, fmt::format("there is no file \"{}\"", found));
+    throw Error(place, fmt::format("there is no file \"{}\"", found));
   }
   return found;
+}
+
+// The file that `key` of `object` names.
+std::string referenced_file(const Object& object, std::string_view key, const std::string& kind,
+                            const std::string& base) {
+  return named_file(object.string(key), kind, base, object.place(key));
 }
 
 // ------------------------------------------------------------------------------------ the model
@@ -116,26 +122,16 @@ FoundCluster found_cluster(const Object& root, const std::string& base) {
   return read_cluster_name(root, base);
 }
 
-// The shortest text in `unit` (`size` of the base unit) that reads back as exactly this value, else
-// all digits in the base unit.
-std::string exact_text(double value, std::string_view unit, double size, std::string_view base,
-                       double (*parse)(const std::string&)) {
-  constexpr int kDigitsMax = 17;  // of a double
-  for (int digits = 3; digits <= kDigitsMax; ++digits) {
-    std::string text = fmt::format("{:.{}g} {}", value / size, digits, unit);
-    if (parse(text) == value) return text;
-  }
-  return fmt::format("{} {}", value, base);
-}
+// --------------------------------------------------------------------------------- the profile
 
-std::string exact_bandwidth(Bandwidth bandwidth) {
-  return exact_text(bandwidth.value, "GB/s", 1e9, "B/s",
-                    [](const std::string& text) { return parse_bandwidth(text, "").value; });
-}
-
-std::string exact_seconds(Seconds seconds) {
-  return exact_text(seconds.value, "us", 1e-6, "s",
-                    [](const std::string& text) { return parse_seconds(text, "").value; });
+// As written in the resolved file: a path is kept absolute, none is null.
+Json read_profile_key(const Object& root, const std::string& base, Cluster& cluster) {
+  root.touch("profile");
+  if (!root.has("profile")) return Json();
+  const std::string name = root.string("profile");
+  use_profile(cluster, find_profile(name, root.place("profile"), base), root.place("profile"));
+  if (!is_path(name)) return name;
+  return fs::absolute(named_file(name, "profiles", base, root.place("profile"))).string();
 }
 
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
@@ -224,10 +220,12 @@ void read_train(const Object& root, WhatIf& what_if) {
   if (train.has("tokens")) what_if.tokens = parse_tokens(train);
 }
 
-Json resolve(const WhatIf& what_if, const FoundCluster& cluster, const Object& root) {
+Json resolve(const WhatIf& what_if, const FoundCluster& cluster, Json profile,
+             const Object& root) {
   Json json{{"name", what_if.name},
             {"model", write_model(what_if.model)},
-            {"cluster", write_cluster(cluster)}};
+            {"cluster", write_cluster(cluster)},
+            {"profile", std::move(profile)}};
   const Json plan = write_plan(what_if.plan);
   for (const auto& [key, value] : plan.items()) json[key] = value;
 
@@ -249,12 +247,19 @@ Cluster find_cluster(const Object& what_if, const std::string& base) {
   return found_cluster(what_if, base).cluster;
 }
 
+std::shared_ptr<const Profile> find_profile(const std::string& name, std::string_view place,
+                                            const std::string& base) {
+  const std::string file = named_file(name, "profiles", base, place);
+  return std::make_shared<const Profile>(read_profile(parse_json(read_file(file), file)));
+}
+
 WhatIf read_what_if(const Document& document, const std::string& base) {
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name", "model", "cluster", "batch", "parallel", "sharding", "recompute",
-                          "precision", "attention", "dropout", "clip_gradients", "expect",
-                          "train"}) {
+  for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding",
+                          "recompute", "precision", "attention", "dropout", "clip_gradients",
+                          "allocator",
+                          "expect", "train"}) {
     root.touch(key);
   }
   root.done();
@@ -262,6 +267,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   WhatIf what_if;
   what_if.model = find_model(root, base);
   FoundCluster cluster = found_cluster(root, base);
+  Json profile = read_profile_key(root, base, cluster.cluster);
   what_if.cluster = cluster.cluster;
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));
@@ -274,7 +280,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
-  what_if.resolved = resolve(what_if, cluster, root);
+  what_if.resolved = resolve(what_if, cluster, std::move(profile), root);
   return what_if;
 }
 

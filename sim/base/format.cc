@@ -209,6 +209,18 @@ std::string in_units(double value, double base, std::span<const std::string_view
   return fmt::format("{} {}", three_digits(value), units[unit]);
 }
 
+// In `unit` (`size` of the base unit) with as many digits as it takes, else all digits in the base
+// unit.
+std::string exact_text(double value, std::string_view unit, double size, std::string_view base,
+                       double (*parse)(const std::string&)) {
+  constexpr int kDigitsMax = 17;  // of a double
+  for (int digits = 3; digits <= kDigitsMax; ++digits) {
+    std::string text = fmt::format("{:.{}g} {}", value / size, digits, unit);
+    if (parse(text) == value) return text;
+  }
+  return fmt::format("{} {}", value, base);
+}
+
 std::string format_bytes_by(Bytes bytes, double base, std::span<const std::string_view> units) {
   const double value = std::abs(static_cast<double>(bytes.count));
   // Few bytes are a count, not a measurement: all digits.
@@ -280,6 +292,16 @@ std::string format_count(double count) {
   const std::string sign = count < 0 ? "-" : "";
   if (value < 999.5) return sign + three_digits(value);
   return sign + in_units(value, 1000, kUnits);
+}
+
+std::string exact_seconds(Seconds seconds) {
+  return exact_text(seconds.value, "us", 1e-6, "s",
+                    [](const std::string& text) { return parse_seconds(text, "").value; });
+}
+
+std::string exact_bandwidth(Bandwidth bandwidth) {
+  return exact_text(bandwidth.value, "GB/s", 1e9, "B/s",
+                    [](const std::string& text) { return parse_bandwidth(text, "").value; });
 }
 
 }  // namespace stepcast

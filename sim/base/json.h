@@ -129,4 +129,8 @@ std::string format_binary_bytes(Bytes bytes);
 std::string format_seconds(Seconds seconds);
 std::string format_count(double count);  // "8.03 B", "70.6 B", "1.01 T"
 
+// Text for files: the shortest that reads back as exactly this value, "183.71 us", "450 GB/s".
+std::string exact_seconds(Seconds seconds);
+std::string exact_bandwidth(Bandwidth bandwidth);
+
 }  // namespace stepcast

@@ -4,21 +4,23 @@
 //
 // Attention. FlashAttention keeps the scores on chip, so a long sequence is bound by the matrix
 // units. The published curves (Dao-AILab/flash-attention, assets/flash2_a100_fwd_bwd_benchmark.png,
-// flash2_h100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png) fall on one form,
-//   FLOP/s = limit / ((1 + s0 / keys) (1 + processors / blocks) (1 + 30 / d) / (1 + 30 / 128))
-//   * s0     what each block of queries pays besides its keys: about 190 keys; 470 where half of
-//            the scores is masked, because the blocks on the diagonal are computed whole
-//   * blocks of 128 queries, one a multiprocessor at a time. By Graham's list scheduling bound
-//            (1969) the last ones cost up to one block more; MooreThreads/SimuMax's few-head
-//            rows show it
-//   * d      exponentials cost the same for any head_dim, so narrow heads run below the rate of
-//            d = 128 and wide ones are not given more than that
-// `limit` is matrix_rate x attention_*_efficiency. Time is non-decreasing in every size.
+// flash2_h100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png; MooreThreads/SimuMax configs/system) fall
+// on one form,
+//   FLOP/s = limit / ((1 + s0 / keys) fill width),  fill = sqrt(1 + (b processors / blocks)^2)
+//   * s0     what each block of queries pays besides its keys; more where half of the scores is
+//            masked, because the blocks on the diagonal are computed whole
+//   * blocks of 128 queries. With few of them the last ones to finish set the time, with many the
+//            sum of all; the root is a smooth maximum of the two
+//   * width  exponentials cost the same for any head_dim, so narrow heads run below the rate of
+//            d = 128: (1 + c / d) / (1 + c / 128). Wide ones do not fit as well: 1 + w (d / 128 - 1)
+// s0, b, c and w are those of AttentionKernels, for each implementation its own. Time is
+// non-decreasing in every size.
 //
 // All else is bound by the memory bus: traffic over the long-stream bandwidth plus a ramp.
 #include "sim/cost/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/base/error.h"
 #include "sim/cost/gemm.h"
@@ -27,47 +29,63 @@
 namespace stepcast {
 namespace {
 
-constexpr double kKeysOverhead = 190;        // s0, full attention
-constexpr double kKeysOverheadCausal = 470;  // s0, causal
 constexpr double kQueryBlock = 128;
-constexpr double kHeadOverhead = 30;         // head_dim equivalents of the softmax
-constexpr double kHeadReference = 128;       // head_dim of the devices' attention efficiency
+constexpr double kMemoryLeft = 0.1;     // of the bandwidth, whatever is taken
+constexpr double kHeadReference = 128;  // head_dim of AttentionKernels' shares
 
-Seconds attention_time(const Attention& a, const Device& device) {
+Seconds attention_time(const Attention& a, const Device& device, const Room& room) {
   STEPCAST_CHECK(a.batch >= 1 && a.heads >= 1 && a.kv_heads >= 1 && a.queries >= 1 &&
                      a.keys >= 1 && a.head_dim >= 1,
                  "an attention of no size");
-  const double efficiency = a.pass == Pass::kForward ? device.attention_forward_efficiency
-                                                     : device.attention_backward_efficiency;
-  const double rate = matrix_rate(a.dtype, device).value * efficiency;
-  const double overhead = a.causal ? kKeysOverheadCausal : kKeysOverhead;
-  const double keys = 1 + overhead / static_cast<double>(a.keys);
-  // Not rounded to whole blocks: the bound already pays for the last, partial one.
+  const AttentionKernels& kernels = device.kernels.usual();
+  const bool forward = a.pass == Pass::kForward;
+  const double rate =
+      matrix_rate(a.dtype, device).value * (forward ? kernels.forward : kernels.backward) *
+      room.multiprocessors / device.multiprocessors;
+  const double keys = 1 + (a.causal ? kernels.causal_keys : kernels.keys) /
+                              static_cast<double>(a.keys);
+  // Not rounded to whole blocks: `fill` already pays for the last, partial one.
   const double blocks = static_cast<double>(a.batch) * static_cast<double>(a.heads) *
                         std::max(1.0, static_cast<double>(a.queries) / kQueryBlock);
-  const double fill = 1 + device.multiprocessors / blocks;
+  const double few = (forward ? kernels.forward_blocks : kernels.backward_blocks) *
+                     room.multiprocessors / blocks;
+  const double fill = std::sqrt(1 + few * few);
   const double d = static_cast<double>(a.head_dim);
-  const double width =
-      std::max(1.0, (1 + kHeadOverhead / d) / (1 + kHeadOverhead / kHeadReference));
+  const double wide = forward ? kernels.forward_wide : kernels.backward_wide;
+  const double width = d <= kHeadReference
+                           ? (1 + kernels.narrow / d) / (1 + kernels.narrow / kHeadReference)
+                           : 1 + wide * (d / kHeadReference - 1);
   const double compute = flops(Op(a)).value / rate * keys * fill * width;
   const double bytes = static_cast<double>(traffic(Op(a)).count);
-  return Seconds(std::max(compute, memory_time(bytes, device).value));
+  return Seconds(std::max(compute, memory_time(bytes, device, room).value));
 }
 
-Seconds streaming_time(const Op& op, const Device& device) {
+Seconds streaming_time(const Op& op, const Device& device, const Room& room) {
   const double compute = (flops(op) / device.vector_rate).value;
   const double bytes = static_cast<double>(traffic(op).count);
-  return Seconds(std::max(compute, memory_time(bytes, device).value));
+  return Seconds(std::max(compute, memory_time(bytes, device, room).value));
 }
 
 }  // namespace
 
-Cost op_cost(const Op& op, const Device& device) {
-  const Seconds work = match(
-      op, [&](const Gemm& gemm) { return gemm_time(gemm, device); },
-      [&](const Attention& attention) { return attention_time(attention, device); },
-      [&](const auto&) { return streaming_time(op, device); });
-  return {device.kernel_start + work, Basis::kDatasheet};
+Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
+  const Kernels& kernels = device.kernels;
+  const Room room = {std::max(1, device.multiprocessors - setting.multiprocessors_taken),
+                     std::max(kMemoryLeft, 1 - setting.memory_taken)};
+  const auto cost = [&](Seconds work, Basis basis) {
+    return Cost{device.kernel_start + work, basis};
+  };
+  return match(
+      op,
+      [&](const Gemm& gemm) {
+        const Seconds time = gemm_time(gemm, device, room);
+        return cost(setting.rested ? burst_time(time, kernels.matrix) : time,
+                    kernels.matrix.basis);
+      },
+      [&](const Attention& attention) {
+        return cost(attention_time(attention, device, room), kernels.usual().basis);
+      },
+      [&](const auto&) { return cost(streaming_time(op, device, room), kernels.memory_basis); });
 }
 
 }  // namespace stepcast

@@ -13,10 +13,13 @@
 //                 hidden behind other tiles
 // With fewer tiles than multiprocessors k may be split in parts whose fp32 partial sums are written
 // and read once, by a second kernel (split-k).
+// A last wave that fills the device only partly takes as long as a full one, unless the kernel
+// spreads the k of its tiles over all multiprocessors (stream-k; Osama et al., PPoPP 2023); the
+// device's `partial_wave` says how much of the idle time is lost.
 //
 // The candidate with the smallest time wins, as in a library's heuristic. Each candidate's time is
 // non-decreasing in m, n, k and batch, and a larger product never has more candidates; so is the
-// minimum. The data sheet's matrix_efficiency is that of a large product; the main loop's rate is
+// minimum. The device's matrix efficiency is that of a large product; the main loop's rate is
 // set such that 8192 x 8192 x 8192 with whole waves runs at exactly that share of the peak.
 // The ramp and the hidden half were picked out of nine pairs (ramp 32, 64, 128; exposed 0, 1/2, 1)
 // by the A100 rows of MooreThreads/SimuMax's GEMM table, before that last normalisation; so those
@@ -45,7 +48,7 @@ constexpr std::array<int, 8> kSplits = {1, 2, 3, 4, 6, 8, 12, 16};
 constexpr double kHalfTile = 30;            // h at which the main loop runs at half its limit
 constexpr double kRamp = 128;               // columns of k that filling the pipeline costs
 constexpr double kExposedEpilogue = 0.5;    // share of C's traffic that nothing hides
-constexpr double kReference = 8192;         // m = n = k of the product behind matrix_efficiency
+constexpr double kReference = 8192;         // m = n = k of the product behind the matrix efficiency
 constexpr double kMemoryLatency = 0.7e-6;   // seconds; see memory_time
 
 constexpr std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -58,14 +61,16 @@ constexpr double tile_share(Tile tile) {
 }
 
 double sustained_bandwidth(const Device& device) {
-  return device.memory_bandwidth.value * device.memory_efficiency;
+  return device.memory_bandwidth.value * device.kernels.memory;
 }
 
 // Rate of the main loop with the largest tile: the time of the reference product at
-// matrix_efficiency, less its epilogue, without its ramp.
+// the matrix efficiency, less its epilogue, without its ramp.
 double main_loop_rate(Dtype dtype, const Device& device) {
   const double work = 2 * kReference * kReference * kReference;
-  const double whole = work / (matrix_rate(dtype, device).value * device.matrix_efficiency);
+  const MatrixKernels& matrix = device.kernels.matrix;
+  const double share = matrix.efficiency * (dtype == Dtype::kFp8 ? matrix.fp8 : 1);
+  const double whole = work / (matrix_rate(dtype, device).value * share);
   const double output = kReference * kReference * static_cast<double>(dtype_size(dtype));
   const double epilogue = kExposedEpilogue * output / sustained_bandwidth(device);
   // A device whose memory is that slow is bound by it anyway.
@@ -80,12 +85,13 @@ struct Choice {
   double time = std::numeric_limits<double>::infinity();
 };
 
-Choice choose(const Gemm& gemm, const Device& device) {
+Choice choose(const Gemm& gemm, const Device& device, const Room& room) {
   STEPCAST_CHECK(gemm.m >= 1 && gemm.n >= 1 && gemm.k >= 1 && gemm.batch >= 1,
                  "a matrix product of no size");
-  const double processors = device.multiprocessors;
-  const double per_processor = main_loop_rate(gemm.dtype, device) / processors;
-  const double bandwidth = sustained_bandwidth(device);
+  const double processors = room.multiprocessors;
+  const double partial_wave = device.kernels.matrix.partial_wave;
+  const double per_processor = main_loop_rate(gemm.dtype, device) / device.multiprocessors;
+  const double bandwidth = sustained_bandwidth(device) * room.memory;
   const double operands = static_cast<double>(traffic(Op(gemm)).count);
   const double elements = static_cast<double>(gemm.batch) * static_cast<double>(gemm.m) *
                           static_cast<double>(gemm.n);
@@ -98,13 +104,15 @@ Choice choose(const Gemm& gemm, const Device& device) {
         ceil_divide(gemm.m, tile.rows) * ceil_divide(gemm.n, tile.columns) * gemm.batch;
     const double column = 2.0 * tile.rows * tile.columns / (per_processor * tile_share(tile));
     for (const int split : kSplits) {
-      if (split > 1 && tiles >= device.multiprocessors) break;
-      const std::int64_t waves = ceil_divide(tiles * split, device.multiprocessors);
+      if (split > 1 && tiles >= room.multiprocessors) break;
+      const std::int64_t waves = ceil_divide(tiles * split, room.multiprocessors);
+      const double filled = std::max(1.0, static_cast<double>(tiles * split) / processors);
+      const double paid = filled + partial_wave * (static_cast<double>(waves) - filled);
       const double k = static_cast<double>(ceil_divide(gemm.k, split));
       const double partial = split == 1 ? 0 : 2.0 * 4.0 * split * elements;
-      const double compute = static_cast<double>(waves) * column * (k + kRamp) +
+      const double compute = paid * column * (k + kRamp) +
                              kExposedEpilogue * (output + partial) / bandwidth;
-      double time = std::max(compute, memory_time(operands + partial, device).value);
+      double time = std::max(compute, memory_time(operands + partial, device, room).value);
       if (split > 1) time += device.kernel_start.value;
       if (time < best.time) best = {tile, split, tiles, waves, time};
     }
@@ -130,17 +138,23 @@ FlopRate matrix_rate(Dtype dtype, const Device& device) {
 // x / (x + n_1/2) of the long-stream rate; by Little's law n_1/2 = latency x bandwidth. 0.7 us is
 // an assumption near the loaded latency of HBM; on an H100 it gives 0.73 of the data sheet at
 // 10 MB, where calculon-ai/calculon (systems/h100_80g_nvl8.json) has 0.75.
-Seconds memory_time(double bytes, const Device& device) {
+Seconds memory_time(double bytes, const Device& device, const Room& room) {
   const double half = device.memory_bandwidth.value * kMemoryLatency;
-  return Seconds((bytes + half) / sustained_bandwidth(device));
+  return Seconds((bytes + half) / (sustained_bandwidth(device) * room.memory));
 }
 
-Seconds gemm_time(const Gemm& gemm, const Device& device) {
-  return Seconds(choose(gemm, device).time);
+Seconds gemm_time(const Gemm& gemm, const Device& device, const Room& room) {
+  return Seconds(choose(gemm, device, room).time);
+}
+
+Seconds burst_time(Seconds sustained, const MatrixKernels& matrix) {
+  if (matrix.burst <= 1) return sustained;
+  const double ratio = sustained / matrix.burst_time;
+  return sustained / (1 + (matrix.burst - 1) / (1 + ratio * ratio));
 }
 
 GemmFill gemm_fill(const Gemm& gemm, const Device& device) {
-  const Choice choice = choose(gemm, device);
+  const Choice choice = choose(gemm, device, {device.multiprocessors, 1});
   GemmFill fill;
   fill.tile_rows = choice.tile.rows;
   fill.tile_columns = choice.tile.columns;

@@ -1,14 +1,17 @@
-// Account: live bytes in the order of issue.
+// Account: live bytes in the order of issue; then what the device holds for them.
 //
 // What a body does to memory is the same in all of its calls: a change by category, and the prefix
 // of its instructions after which most is live. So each body is summed once, and a stage is a walk
 // over its calls that only adds: O(text of the bodies + calls). Tensors' scopes do not matter for
 // counting: an Alloc makes one instance, whichever it is.
+#include <algorithm>
 #include <array>
 #include <vector>
 
 #include "sim/base/error.h"
+#include "sim/engine/replay.h"
 #include "sim/engine/simulate.h"
+#include "sim/network/communicators.h"
 
 namespace stepcast {
 namespace {
@@ -92,6 +95,34 @@ Footprint account(const Job& job) {
   for (const Program& program : job.programs) {
     footprint.stages.push_back(walk_stage(job, program, bodies));
   }
+  return footprint;
+}
+
+Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& options) {
+  const Device& device = cluster.device;
+  Footprint footprint = account(job);
+  const std::vector<std::vector<Communicator>> groups = communicators(job, cluster);
+  const std::vector<Stream> streams = allocation_streams(job);
+  ReplayOptions replay;
+  replay.allocator.expandable_segments = options.expandable_segments;
+  replay.workspace = device.blas_workspace.value_or(Bytes(0));
+  for (std::size_t stage = 0; stage < footprint.stages.size(); ++stage) {
+    StageMemory& memory = footprint.stages[stage];
+    for (const Communicator& group : groups[stage]) memory.communicators += group.bytes;
+    memory.context = device.context_memory.value_or(Bytes(0));
+    if (!groups[stage].empty()) memory.context += device.nccl->code;
+    replay.allocator.limit =
+        std::max(Bytes(0), device.memory - memory.communicators - memory.context);
+    const Replay result = replay_stage(job, stage, streams, replay);
+    memory.reserved = result.reserved_peak;
+    memory.workspace = result.workspaces;
+    memory.allocation_retries = result.retries;
+    STEPCAST_CHECK(memory.peak <= memory.reserved, "what is live is reserved");
+  }
+  if (!device.context_memory) footprint.not_modelled.emplace_back("context");
+  if (!device.blas_workspace) footprint.not_modelled.emplace_back("workspace");
+  const bool has_groups = job.mesh.ranks() > 1;
+  if (!device.nccl && has_groups) footprint.not_modelled.emplace_back("communicators");
   return footprint;
 }
 

@@ -96,18 +96,44 @@ class Compiler {
       code_.timed.push_back(static_cast<std::int64_t>(code_.micros.size() - entry));
       code_.micros.push_back({});
     }
+    add_beside();
     return std::move(code_);
   }
 
  private:
+  // Only streams that the Job uses.
+  void add_beside() {
+    std::vector<const Beside*> used;
+    for (const Beside& beside : prices_.beside) {
+      const std::int32_t reg = registers_[static_cast<std::size_t>(beside.stream)];
+      if (reg < 0) continue;
+      STEPCAST_CHECK(beside.ops.size() == job_.ops.size() &&
+                         beside.transfers.size() == job_.transfers.size(),
+                     "prices belong to the job");
+      code_.busy.push_back({static_cast<std::size_t>(reg), part_of(beside.stream)});
+      used.push_back(&beside);
+    }
+    for (std::size_t op = 0; op < job_.ops.size(); ++op) {
+      for (const Beside* beside : used) code_.beside.push_back(beside->ops[op] - 1);
+    }
+    for (std::size_t t = 0; t < job_.transfers.size(); ++t) {
+      for (const Beside* beside : used) code_.beside.push_back(beside->transfers[t] - 1);
+    }
+  }
+  std::int32_t row_of(TransferId id) const {
+    return static_cast<std::int32_t>(job_.ops.size()) + id;
+  }
+
   std::uint16_t stream_register(Stream stream) {
     std::int32_t& known = registers_[static_cast<std::size_t>(stream)];
     if (known < 0) {
       known = static_cast<std::int32_t>(code_.registers());
       code_.streams.push_back(stream);
       code_.stream_registers.push_back(known);
-      code_.first_causes.push_back(static_cast<std::int32_t>(stream));
-      code_.receiving.push_back(false);
+      for (int of_two = 0; of_two < 2; ++of_two) {  // its clock, and since when it is busy
+        code_.first_causes.push_back(static_cast<std::int32_t>(stream));
+        code_.receiving.push_back(false);
+      }
     }
     return static_cast<std::uint16_t>(known);
   }
@@ -169,6 +195,7 @@ class Compiler {
     Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
     micro.part = part_of(compute.phase);
     micro.detail = static_cast<std::int32_t>(prices_.basis[static_cast<std::size_t>(compute.op)]);
+    micro.other = compute.op;
     micro.duration = prices_.ops[static_cast<std::size_t>(compute.op)];
   }
 
@@ -178,6 +205,7 @@ class Compiler {
     Micro& micro = emit(with < 0 ? MicroKind::kLocal : MicroKind::kMeet, collective.stream);
     micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(what.axes));
     micro.other = with;
+    micro.detail = row_of(collective.transfer);
     micro.duration = duration(collective.transfer);
   }
 
@@ -186,6 +214,7 @@ class Compiler {
     Micro& micro = emit(MicroKind::kSend, send.stream);
     micro.part = Part::kPipeline;
     micro.other = through;
+    micro.detail = row_of(send.transfer);
     micro.duration = duration(send.transfer);
   }
 

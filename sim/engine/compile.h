@@ -2,7 +2,8 @@
 //
 // Every body becomes a run of micro-instructions: what takes no time is dropped, durations,
 // registers, channels and groups are looked up once. A rank's state is a file of registers:
-//   0 host, 1 the compute stream, then Job::events events, then the other streams in use
+//   0 host, 1 the compute stream, then Job::events events, then the other streams in use, each
+//   followed by the begin of the stretch of work that its clock is the end of
 #pragma once
 
 #include <array>
@@ -22,10 +23,10 @@ inline constexpr std::size_t kComputeRegister = 1;
 inline constexpr std::size_t kFirstEventRegister = 2;
 
 enum class MicroKind : std::uint8_t {
-  kCompute,     // detail: Basis
-  kLocal,       // a collective of one member: work on its stream
-  kMeet,        // a collective with others; other: index of Code::meetings
-  kSend,        // other: index of Code::channels
+  kCompute,     // detail: Basis, other: row of Code::beside
+  kLocal,       // a collective of one member: work on its stream; detail: row of Code::beside
+  kMeet,        // a collective with others; other: index of Code::meetings, detail: as kLocal
+  kSend,        // other: index of Code::channels, detail: as kLocal
   kReceive,     // other: index of Code::channels, detail: index of Code::causes
   kRecord,      // other: the event's register
   kWait,        // other: the event's register
@@ -88,6 +89,12 @@ struct Segment {
   std::array<Duration, kBases> basis = {};
 };
 
+// A stream whose transfers slow what runs beside them.
+struct Busy {
+  std::size_t reg = 0;    // its register; reg + 1: since when it is busy
+  Part part = Part::kOther;
+};
+
 struct Code {
   std::vector<Micro> micros;
   std::vector<std::int32_t> entries;        // of each body, in micros
@@ -101,6 +108,8 @@ struct Code {
   std::vector<bool> receiving;              // by register: a stream with a Receive
   std::vector<std::int32_t> first_causes;   // by register
   Duration issue;
+  std::vector<Busy> busy;                   // streams that slow others
+  std::vector<double> beside;               // (ops then transfers, busy): factor - 1 on the time
 
   std::size_t registers() const { return first_causes.size(); }
 };

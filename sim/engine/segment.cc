@@ -20,7 +20,15 @@
 //    with the host ever takes the host's side, and the outcome is that of a host at minus infinity:
 //    the host is left out of the key. One slack a root sums this up. Else it enters as it is.
 //
+// 3. Busy streams slow what runs beside them (beside.h), which is no max-plus function. It still
+//    commutes with a shift; it only lengthens work, so the lower bounds of 2 hold; and a kernel,
+//    which begins at or after the base, sees of a busy stretch only what lies after the base: the
+//    stretch's two ends enter the key clamped. So does what a `since` is left at: where it lies
+//    before the base no kernel tells it from the base. A transfer that is not anchored sees more:
+//    there the ends enter as they are.
+//
 // Cost: linear in the text, times the size of a set of registers.
+#include <algorithm>
 #include <bitset>
 #include <map>
 #include <utility>
@@ -61,8 +69,13 @@ class Analysis {
       case MicroKind::kCompute:
         segment_.basis[static_cast<std::size_t>(micro.detail)] += micro.duration;
         work(stream, micro.duration);
+        see_busy(true, kComputeRegister);
         break;
-      case MicroKind::kLocal: work(stream, micro.duration); break;
+      case MicroKind::kLocal:
+        see_busy(values_[stream].anchored, stream);
+        work(stream, micro.duration);
+        if (is_busy(stream)) written_[stream + 1] = -1;
+        break;
       case MicroKind::kRecord:
         values_[other] = values_[stream];
         written_[other] = code_.first_causes[stream];
@@ -74,7 +87,7 @@ class Analysis {
 
   Segment finish() {
     for (const auto& [reg, cause] : written_) {
-      raw_ |= values_[reg].raw;
+      (is_busy(reg - 1) ? clamped_ : raw_) |= values_[reg].raw;
       segment_.outs.push_back({static_cast<std::int32_t>(reg), cause});
     }
     for (std::size_t r = 0; r < values_.size(); ++r) {
@@ -88,6 +101,22 @@ class Analysis {
   }
 
  private:
+  // Whether anybody looks at when this stream is busy.
+  bool is_busy(std::size_t stream) const {
+    return std::any_of(code_.busy.begin(), code_.busy.end(),
+                       [&](const Busy& busy) { return busy.reg == stream; });
+  }
+
+  // Work on `stream` looks at when the others are busy; where it is anchored, only beyond the base.
+  void see_busy(bool anchored, std::size_t stream) {
+    for (const Busy& busy : code_.busy) {
+      if (busy.reg == stream) continue;
+      Registers& keys = anchored ? clamped_ : raw_;
+      keys |= values_[busy.reg].raw;
+      if (stream == kComputeRegister) keys |= values_[busy.reg + 1].raw;
+    }
+  }
+
   void work(std::size_t stream, Duration duration) {
     segment_.issue += code_.issue;
     Value& value = values_[stream];
@@ -105,6 +134,10 @@ class Analysis {
     const Value& by = values_[event];
     if (stream == kComputeRegister && !written_.contains(event)) explains_.set(event);
     written_[stream] = -1;
+    if (is_busy(stream)) {
+      values_[stream + 1].raw |= value.raw | by.raw;
+      written_[stream + 1] = -1;
+    }
     if (!value.anchored && !by.anchored) {
       value.raw |= by.raw;
       return;

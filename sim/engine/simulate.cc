@@ -32,13 +32,20 @@ Mesh pipeline_alone(const Mesh& mesh) {
 void check_length(const Job& job, const Prices& prices) {
   double slowest = 1;
   for (double factor : prices.slow) slowest = std::max(slowest, factor);
+  double beside = 1;  // all streams busy all the time
+  for (const Beside& b : prices.beside) {
+    double most = 1;
+    for (const double factor : b.ops) most = std::max(most, factor);
+    for (const double factor : b.transfers) most = std::max(most, factor);
+    beside += most - 1;
+  }
   std::vector<double> of_body;
   for (const Body& body : job.bodies) {
     double sum = 0;
-    const auto add = [&](Duration d) { sum += static_cast<double>(d.picoseconds); };
+    const auto add = [&](Duration d) { sum += beside * static_cast<double>(d.picoseconds); };
     for (const Instruction& instruction : body.code) {
       if (const auto* c = std::get_if<Compute>(&instruction)) {
-        sum += slowest *
+        sum += slowest * beside *
                static_cast<double>(prices.ops[static_cast<std::size_t>(c->op)].picoseconds);
       } else if (const auto* t = std::get_if<Collective>(&instruction)) {
         add(prices.transfers[static_cast<std::size_t>(t->transfer)]);

@@ -2,7 +2,7 @@
 //
 //   Prices prices = price(job, cluster);        // every distinct Op and Transfer, once
 //   Timeline timeline = simulate(job, prices);  // event-driven replay of the step
-//   Footprint memory = account(job);            // live bytes at every instruction
+//   Footprint memory = account(job, cluster);   // live, reserved and device bytes of every stage
 //
 //   Traffic traffic = count_traffic(job);       // bytes sent, by axis
 //
@@ -10,15 +10,24 @@
 // REQUIRES (all): verify(job) is "".
 //
 // Time. A rank has a clock a stream, an instant an event, and its host's clock. In program order:
-//   Compute, Collective, Send   host += issue; begin = later(clock, host); clock = begin + duration
+//   Compute, Collective, Send   host += issue; begin = later(clock, host); clock = begin + duration,
+//                               the duration longer beside others (below)
 //   Receive                     host += issue; clock = latest of clock, host, the message's arrival
 //   Record, Wait                event = clock; clock = later(clock, event)
 //   Alloc, Free, Mark           no time
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
 //
+// Beside each other. A stream other than compute is busy from the begin of a transfer to its end. A
+// kernel runs slower while it is (the transfer's blocks hold multiprocessors, its bytes pass through
+// memory), a transfer while others use the same port. What is issued meets what was issued before
+// it; what was issued before keeps its time, since its end may have been waited for already. So a
+// kernel with a prefetch beside it is slowed, and of two messages on one port the later one waits
+// for its share.
+//
 // Breakdown, along a rank's compute stream:
 //   a kernel                            compute, recompute or optimizer, by its phase
+//   what a transfer beside it costs     the part of that transfer's stream, as for waiting
 //   waiting for the host to issue it    other
 //   waiting for an event                the part of the stream on which it was recorded: tensor,
 //                                       context, expert, data (data and replica), pipeline (sends);
@@ -38,6 +47,13 @@
 
 namespace stepcast {
 
+// What the transfers of one stream cost those that run beside them: factors on their times, >= 1.
+struct Beside {
+  Stream stream = Stream::kData;
+  std::vector<double> ops;             // by OpId
+  std::vector<double> transfers;       // by TransferId; of other streams
+};
+
 // What everything in a Job costs, indexed by OpId and TransferId.
 struct Prices {
   std::vector<Duration> ops;
@@ -45,8 +61,15 @@ struct Prices {
   std::vector<Duration> transfers;
   Duration issue;                      // host time to issue one kernel, collective or message
   std::vector<double> slow;            // by rank: factor on its ops; empty if all are 1
+  std::vector<Beside> beside;          // one for each stream with transfers, at most
 };
 // Throws Error (place "cluster") where a single one takes longer than can be counted.
+//
+// Beside a stream's transfers (the one with the most bytes stands for them) that move R bytes a
+// second with C channels, an op runs on C multiprocessors less and on 2.5 R of memory bandwidth
+// less. 2.5: a byte that arrives is written, read again to be reduced or forwarded, and its result
+// written (2 to 3 times, NVIDIA/nccl#1428). Two streams whose transfers use the same port, the
+// links inside a node or the NICs, get half of it each (max-min fairness).
 Prices price(const Job& job, const Cluster& cluster);
 
 enum class Ranks : std::uint8_t {
@@ -67,8 +90,20 @@ struct SimulateOptions {
 // later.
 Timeline simulate(const Job& job, const Prices& prices, const SimulateOptions& options = {});
 
-// The earliest maximum counts. Cost: linear in the text of the bodies plus the number of calls.
+// Live bytes alone; the rest of each StageMemory stays zero. The earliest maximum counts. Cost:
+// linear in the text of the bodies plus the number of calls.
 Footprint account(const Job& job);
+
+struct MemoryOptions {
+  bool expandable_segments = false;  // of the caching allocator
+};
+// All of it. Outside the allocator lie the context with the kernels that are loaded into it, and
+// communicators, the collective library's own code with them (sim/network/communicators.h). The
+// allocator gets what they leave of Device::memory, which the framework reports before any context
+// exists; so device_total() is to be held against Device::memory itself. Where that does not
+// suffice, it grows beyond, and says by how much. Cost: that of replaying two steps, repetitions
+// skipped (sim/engine/replay.h).
+Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& options = {});
 
 // The axis on whose account the bytes and the time of a collective on `axes` go: pipeline if it is
 // one of them (scalars of all ranks), else data, else replica, else the last of those left.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "sim/base/error.h"
+#include "sim/engine/beside.h"
 #include "sim/engine/memo.h"
 
 namespace stepcast {
@@ -250,21 +251,27 @@ inline void Walk::compute(const Here& here, const Micro& micro) {
   here.part(Part::kOther) += begin - here.clocks[kComputeRegister];
   here.part(micro.part) += duration;
   here.time->basis[static_cast<std::size_t>(micro.detail)] += duration;
-  here.clocks[kComputeRegister] = begin + duration;
-  keep_span(here, micro, begin, begin + duration);
+  const Instant end = kernel_end(code_, here.clocks, micro.other, begin, duration,
+                                 here.time->breakdown);
+  here.clocks[kComputeRegister] = end;
+  keep_span(here, micro, begin, end);
 }
 
 // Anything but a kernel. On the compute stream its time is nobody's but its own.
 inline void Walk::work(const Here& here, const Micro& micro, Instant begin, Instant end) {
   Instant& clock = here.clocks[micro.stream];
-  if (micro.stream == kComputeRegister) here.part(micro.part) += end - clock;
+  if (micro.stream == kComputeRegister) {
+    here.part(micro.part) += end - clock;
+  } else if (begin > clock) {
+    here.clocks[micro.stream + 1] = begin;
+  }
   clock = end;
   keep_span(here, micro, begin, end);
 }
 
 inline void Walk::send(const Here& here, const Micro& micro) {
   const Instant begin = issue(here, micro);
-  const Instant end = begin + micro.duration;
+  const Instant end = transfer_end(code_, here.clocks, micro, begin);
   work(here, micro, begin, end);
   const auto kind = static_cast<std::size_t>(micro.other);
   const auto stage = static_cast<std::size_t>(rank(here.index).stage);
@@ -302,7 +309,11 @@ inline bool Walk::meet(const Here& here, const Micro& micro) {
     group.waiting = here.index;
     return false;
   }
-  const Instant begin = group.latest, end = begin + micro.duration;
+  const Instant begin = group.latest;
+  Instant end = transfer_end(code_, here.clocks, micro, begin);
+  for (std::int32_t other = group.waiting; other >= 0; other = rank(other).next) {
+    end = later(end, transfer_end(code_, locate(other).clocks, micro, begin));
+  }
   for (std::int32_t other = group.waiting; other >= 0; other = rank(other).next) {
     std::int32_t& at = rank(other).at;
     work(locate(other), code_.micros[static_cast<std::size_t>(at)], begin, end);
@@ -327,6 +338,8 @@ inline void Walk::wait(const Here& here, const Micro& micro) {
   if (here.clocks[event] <= clock) return;
   if (micro.stream == kComputeRegister) {
     explain(here, here.clocks[event] - clock, here.causes[event]);
+  } else {
+    here.clocks[micro.stream + 1] = here.clocks[event];  // waiting is not being busy
   }
   clock = here.clocks[event];
 }
@@ -354,7 +367,7 @@ void Walk::advance(std::int32_t index) {
       case MicroKind::kCompute: compute(here, *at); break;
       case MicroKind::kLocal: {
         const Instant begin = issue(here, *at);
-        work(here, *at, begin, begin + at->duration);
+        work(here, *at, begin, transfer_end(code_, here.clocks, *at, begin));
         break;
       }
       case MicroKind::kMeet:

@@ -18,9 +18,10 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 23> kSourceKeys = {
-    "memory", "memory_bandwidth", "memory_efficiency", "matrix_rate", "matrix_efficiency",
-    "vector_rate", "multiprocessors", "cache", "launch", "kernel_start",
+constexpr std::array<const char*, 25> kSourceKeys = {
+    "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
+    "matrix_rate", "matrix_efficiency", "vector_rate", "multiprocessors", "cache", "launch",
+    "kernel_start",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
     "nic_bandwidth", "nic_efficiency", "nic_latency", "nccl", "description", "name"};
@@ -104,6 +105,13 @@ void read_standard_box(const Object& root, Device& device) {
   device.nic_latency = latency(root, "nic_latency");
 }
 
+// Nothing if left out: no figure is published.
+std::optional<Bytes> bytes_if_any(const Object& object, const char* key) {
+  const Bytes value = object.bytes(key, Bytes(0));
+  require_not_negative(object, key, static_cast<double>(value.count));
+  return object.has(key) ? std::optional(value) : std::nullopt;
+}
+
 std::optional<NcclDevice> read_nccl(const Object& root) {
   if (!root.has("nccl")) {
     root.touch("nccl");
@@ -121,6 +129,7 @@ std::optional<NcclDevice> read_nccl(const Object& root) {
   nccl.host = object.word("host", nccl.host, {{"intel", HostCpu::kIntel}, {"amd", HostCpu::kAmd}});
   nccl.link_bandwidth = positive_bandwidth(object, "link_bandwidth");
   nccl.nvls = object.boolean("nvls", false);
+  nccl.code = bytes_if_any(object, "code").value_or(Bytes(0));
   if (nccl.nvls && nccl.generation == NcclGeneration::kAmpere) {
     object.fail("nvls", "NVLink SHARP came with the Hopper generation");
   }
@@ -168,16 +177,6 @@ void read_slow_devices(const Object& object, Cluster& cluster) {
 
 }  // namespace
 
-std::string_view basis_name(Basis basis) {
-  switch (basis) {
-    case Basis::kMeasured: return "measured";
-    case Basis::kInterpolated: return "interpolated";
-    case Basis::kFitted: return "fitted";
-    case Basis::kDatasheet: return "datasheet";
-  }
-  STEPCAST_CHECK(false, "a basis out of range");
-}
-
 Device read_device(const Document& document) {
   const Object root(document);
   Device device;
@@ -185,10 +184,12 @@ Device read_device(const Document& document) {
   device.description = root.string("description", "");
   device.memory = root.bytes("memory");
   require_positive(root, "memory", static_cast<double>(device.memory.count));
+  device.context_memory = bytes_if_any(root, "context_memory");
+  device.blas_workspace = bytes_if_any(root, "blas_workspace");
   device.memory_bandwidth = positive_bandwidth(root, "memory_bandwidth");
-  device.memory_efficiency = share(root, "memory_efficiency");
+  device.kernels.memory = share(root, "memory_efficiency");
   device.matrix_rate = read_matrix_rates(root);
-  device.matrix_efficiency = share(root, "matrix_efficiency");
+  device.kernels.matrix.efficiency = share(root, "matrix_efficiency");
   device.vector_rate = root.flop_rate("vector_rate");
   require_positive(root, "vector_rate", device.vector_rate.value);
   device.multiprocessors = static_cast<int>(root.integer("multiprocessors", {1, 1 << 20}));
@@ -196,8 +197,11 @@ Device read_device(const Document& document) {
   require_not_negative(root, "cache", static_cast<double>(device.cache.count));
   device.launch = latency(root, "launch");
   device.kernel_start = latency(root, "kernel_start");
-  device.attention_forward_efficiency = share(root, "attention_forward_efficiency");
-  device.attention_backward_efficiency = share(root, "attention_backward_efficiency");
+  AttentionKernels attention;
+  attention.forward = share(root, "attention_forward_efficiency");
+  attention.backward = share(root, "attention_backward_efficiency");
+  device.kernels.attention["generic"] = attention;
+  device.kernels.usual_attention = "generic";
   read_standard_box(root, device);
   device.nccl = read_nccl(root);
   device.sources = read_sources(root);

@@ -6,20 +6,17 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/base/json.h"
 #include "sim/base/units.h"
+#include "sim/hardware/kernels.h"
 #include "sim/program/op.h"
 
 namespace stepcast {
-
-// What a number rests on, best first.
-enum class Basis : std::uint8_t { kMeasured, kInterpolated, kFitted, kDatasheet };
-inline constexpr int kBases = 4;
-std::string_view basis_name(Basis basis);  // "measured", ...
 
 // What NCCL's tuner asks of a device: sim/network/nccl.h chooses by it.
 enum class NcclGeneration : std::uint8_t { kAmpere, kHopper, kBlackwell };
@@ -29,6 +26,7 @@ struct NcclDevice {
   Bandwidth link_bandwidth;              // what NCCL counts all NVLinks of a device for
   bool nvls = false;                     // NVSwitches that reduce (NVLink SHARP)
   HostCpu host = HostCpu::kIntel;        // of the standard box
+  Bytes code = Bytes(0);                 // of the library, once loaded; 0: not published
 };
 
 // One kind of device. Rates are dense (no structured sparsity) and per direction.
@@ -36,19 +34,18 @@ struct Device {
   std::string name;                      // "h100-sxm"
   std::string description;               // "NVIDIA H100 SXM5 80 GB"
   Bytes memory;                          // capacity as the framework reports it
+  std::optional<Bytes> context_memory;   // driver context and loaded kernels; none: not published
+  std::optional<Bytes> blas_workspace;   // of the matrix product library, for each host thread
   Bandwidth memory_bandwidth;            // data sheet
-  double memory_efficiency = 0;          // achievable share of it, long streams
   std::map<Dtype, FlopRate> matrix_rate; // data sheet peak of the matrix units, by input dtype
-  double matrix_efficiency = 0;          // achievable share of it, large square bf16 products
   FlopRate vector_rate;                  // fp32, outside the matrix units
   int multiprocessors = 0;               // SMs or CUs
   Bytes cache;                           // last-level cache
   Seconds launch;                        // host time to issue one kernel
   Seconds kernel_start;                  // device time before a kernel's first useful cycle
-  // Share of matrix_rate that fused attention tends to: long causal sequences, head_dim 128,
-  // far more blocks of queries than multiprocessors (sim/cost/cost.cc has the ramps).
-  double attention_forward_efficiency = 0;
-  double attention_backward_efficiency = 0;
+  // From the file's memory_efficiency, matrix_efficiency and attention_*_efficiency (there named
+  // "generic"), until a profile knows better.
+  Kernels kernels;
   std::map<std::string, std::string> sources;  // key -> where its number comes from
 
   // The device's standard box, from which "h100-sxm-128x8" is built.
@@ -62,6 +59,8 @@ struct Device {
   Seconds nic_latency;                   // one hop between nodes
   std::optional<NcclDevice> nccl;        // none: its collectives are not NCCL's
 };
+
+struct Profile;  // sim/hardware/profile.h
 
 // Nodes of equal boxes. The first network: inside a node every device reaches every other at
 // node_bandwidth; between nodes, the devices of a node share its NICs evenly.
@@ -77,6 +76,7 @@ struct Cluster {
   Bandwidth nic_bandwidth;               // achievable, one NIC
   Seconds nic_latency;
   std::map<int, double> slow_devices;    // device -> its compute times this factor (>= 1)
+  std::shared_ptr<const Profile> profile;  // measured times, which go first; null: none
 
   int devices() const { return nodes * devices_per_node; }
 };

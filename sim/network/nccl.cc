@@ -107,6 +107,7 @@ struct Graph {
   double node;            // rings and trees inside a node
   double net;             // this group's share of the NICs of a node; of no meaning in one node
   double nvls_link;       // as NCCL counts a device's links
+  double nvls;            // achieved over what NCCL expects
   int channels, nics;     // graph channels; NICs of this group in a node
   double ll, post;        // cap of LL; host time to post to the network
   double node_scale, net_scale;  // this cluster's hops in units of NCCL's
@@ -125,6 +126,7 @@ Graph graph_of(const Placement& p, const Cluster& cluster) {
   const Bandwidth standard =
       cluster.device.node_bandwidth * cluster.device.node_bandwidth_efficiency;
   graph.nvls_link = graph.node * (nccl.link_bandwidth / standard);
+  graph.nvls = cluster.device.kernels.collectives.nvls;
   graph.node_scale = cluster.node_latency / microseconds(kNodeHop[kRing][kSimple]);
   graph.net_scale = cluster.nic_latency / microseconds(kNetHop[kRing][kSimple]);
   graph.channels = graph.g->channels;
@@ -266,20 +268,24 @@ void offer_trees(const Graph& graph, Best& best) {
   }
 }
 
+int nvls_heads(const Graph& graph) {
+  return std::min(graph.nodes == 1 ? graph.ranks : std::min(graph.local, graph.nics),
+                  kNvlsHeadsMax);
+}
+
 void offer_nvls(const Graph& graph, bool blackwell, Best& best) {
   const double n = graph.ranks;
   const double ratio = n / (2 * (n - 1));
   const double hop = kNodeHop[kNvls][kSimple] * graph.node_scale;
-  const int heads =
-      std::min(graph.nodes == 1 ? graph.ranks : std::min(graph.local, graph.nics), kNvlsHeadsMax);
+  const int heads = nvls_heads(graph);
   if (heads < 2) return;
   if (graph.nodes == 1) {
     if (nvls_expected(graph, heads)) {
-      best.offer(kNvls, kSimple, hop, nvls_in_node(graph, heads) * ratio);
+      best.offer(kNvls, kSimple, hop, nvls_in_node(graph, heads) * graph.nvls * ratio);
     }
     return;
   }
-  const double bus = std::min({nvls_in_node(graph, heads), graph.net * (graph.nodes == 2 ? 2 : 1),
+  const double bus = std::min({nvls_in_node(graph, heads) * graph.nvls, graph.net * (graph.nodes == 2 ? 2 : 1),
                                heads * graph.g->nvls_tree[graph.span]});
   const double correction = blackwell ? tree_correction(kSimple, best.bytes) : 1;
   best.offer(kNvlsTree, kSimple,
@@ -309,6 +315,12 @@ bool nccl_tunes(TransferKind kind, const Cluster& cluster) {
          kind != TransferKind::kSendReceive;
 }
 
+NcclShape nccl_shape(const Placement& placement, const Cluster& cluster) {
+  const Graph graph = graph_of(placement, cluster);
+  const int nvls = channels_of(graph.nodes == 1 ? kNvls : kNvlsTree, graph);
+  return {channels_of(kRing, graph), nvls, nvls_heads(graph)};
+}
+
 TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& placement,
                            const Cluster& cluster) {
   STEPCAST_CHECK(nccl_tunes(kind, cluster), "a transfer that NCCL's tuner does not judge");
@@ -327,7 +339,7 @@ TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& plac
   const double bus = kind == TransferKind::kBroadcast ? 1.0
                      : kind == TransferKind::kAllReduce ? 2 * (n - 1) / n
                                                         : (n - 1) / n;
-  return {microseconds(best.us), kAlgorithms[best.algorithm], kProtocols[best.protocol],
+  return {cluster.device.kernels.collectives.start + microseconds(best.us), kAlgorithms[best.algorithm], kProtocols[best.protocol],
           channels_of(best.algorithm, graph), gigabytes_per_second(best.bandwidth * bus)};
 }
 

@@ -13,6 +13,15 @@ namespace stepcast {
 // all-reduce, all-gather, reduce-scatter or broadcast on a device that has `nccl`.
 bool nccl_tunes(TransferKind kind, const Cluster& cluster);
 
+// What NCCL has for a group at most: channels of rings and trees, channels and heads of NVLS.
+// REQUIRES: cluster.device.nccl, at least two ranks.
+struct NcclShape {
+  int channels = 0;
+  int nvls_channels = 0;
+  int nvls_heads = 0;  // devices of a node that reduce a share each
+};
+NcclShape nccl_shape(const Placement& placement, const Cluster& cluster);
+
 // The candidate with the smallest time. REQUIRES: nccl_tunes(kind, cluster), at least two ranks.
 // Pure; no allocation; at most eight candidates of a few dozen operations.
 TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& placement,

@@ -26,6 +26,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "sim/network/measured.h"
 #include "sim/network/nccl.h"
 
 namespace stepcast {
@@ -150,7 +151,7 @@ Seconds ring_path(const Placement& p, const Cluster& cluster) {
 }
 
 TransferChoice simple_choice(Seconds time, std::string_view algorithm, Bandwidth bus) {
-  return {time, algorithm, "simple", 0, bus};
+  return {time, algorithm, "simple", 0, bus, Basis::kDatasheet};
 }
 
 TransferChoice all_reduce_choice(Bytes bytes, const Placement& p, const Cluster& cluster) {
@@ -261,6 +262,9 @@ Bandwidth bus_bandwidth(const Placement& placement, const Cluster& cluster) {
 TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& p,
                                const Cluster& cluster) {
   if (p.ranks == 1) return {};
+  if (cluster.profile != nullptr) {
+    if (const auto choice = measured_choice(kind, bytes, p, *cluster.profile)) return *choice;
+  }
   if (nccl_tunes(kind, cluster)) return nccl_choice(kind, bytes, p, cluster);
   const double n = p.ranks;
   const Bandwidth bus = bus_bandwidth(p, cluster);

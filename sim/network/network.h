@@ -46,6 +46,7 @@ struct TransferChoice {
   std::string_view protocol = "none";   // ll, ll128, simple
   int channels = 0;                     // that NCCL has for it at most; 0: not known
   Bandwidth bus_bandwidth;              // of the term with the bytes, as nccl-tests counts it
+  Basis basis = Basis::kDatasheet;
 };
 
 // For S bytes (as Transfer counts them) over n ranks in N nodes.
@@ -71,7 +72,8 @@ struct TransferChoice {
 //                            + one latency, with q = ranks_per_node
 //   send                     S/B + one latency, of the slowest hop of its axis, through one
 //                            device's own NICs
-// Zero for a group of one.
+// Zero for a group of one. Where the cluster has a profile with a curve of the same kind and group,
+// that goes first (sim/network/measured.h); algorithm and protocol are then "unknown".
 TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& placement,
                                const Cluster& cluster);
 

@@ -78,11 +78,13 @@ std::string peak_text(const Job& job, const Program& program, const StageMemory&
 Json memory_json(const Report& report, const Job& job) {
   const std::vector<StageMemory>& footprint = report.footprint.stages;
   STEPCAST_CHECK(footprint.size() == job.programs.size(), "one footprint a stage");
-  Bytes peak;
+  Bytes peak, reserved, total;
   Json stages = Json::array();
   for (std::size_t stage = 0; stage < footprint.size(); ++stage) {
     const StageMemory& memory = footprint[stage];
     peak = std::max(peak, memory.peak);
+    reserved = std::max(reserved, memory.reserved);
+    total = std::max(total, memory.device_total());
     Json json{{"stage", stage},
               {"allocated_peak_bytes", memory.peak.count},
               {"peak_at", peak_text(job, job.programs[stage], memory)}};
@@ -93,14 +95,21 @@ Json memory_json(const Report& report, const Job& job) {
           memory.at_peak[i].count;
     }
     STEPCAST_CHECK(sum == memory.peak, "the categories do not sum to the peak");
+    STEPCAST_CHECK(memory.peak + memory.workspace <= memory.reserved, "what is live is reserved");
+    json["workspace_bytes"] = memory.workspace.count;
+    json["reserved_peak_bytes"] = memory.reserved.count;
+    json["communicators_bytes"] = memory.communicators.count;
+    json["context_bytes"] = memory.context.count;
+    json["device_total_bytes"] = memory.device_total().count;
+    json["allocation_retries"] = memory.allocation_retries;
     stages.push_back(std::move(json));
   }
   return Json{{"capacity_bytes", report.capacity.count},
-              {"fits", peak <= report.capacity},
+              {"fits", total <= report.capacity},
               {"allocated_peak_bytes", peak.count},
-              {"reserved_peak_bytes", peak.count},
-              {"device_total_bytes", peak.count},
-              {"reserved_basis", "not modelled yet"},
+              {"reserved_peak_bytes", reserved.count},
+              {"device_total_bytes", total.count},
+              {"not_modelled", report.footprint.not_modelled},
               {"stages", std::move(stages)}};
 }
 

@@ -61,19 +61,29 @@ struct Timeline {
   Trace trace;                       // empty unless asked for
 };
 
-// Memory of one stage's ranks, allocated bytes.
+// Memory of one stage's ranks: the live bytes of the Job's tensors, what the caching allocator
+// holds of the device for them, and what lies outside the allocator.
+//   peak <= reserved <= device_total()
 struct StageMemory {
-  Bytes peak;
+  Bytes peak;                        // live
   std::array<Bytes, kCategories> at_peak = {};   // by Category; sums to peak
   Bytes resident;                    // before and after the step
   std::int32_t peak_call = 0;        // index into the stage's schedule
   std::int32_t peak_instruction = -1;  // in that call's body; -1: at rest
+  Bytes reserved = Bytes(0);         // at its peak, workspaces included
+  Bytes workspace = Bytes(0);        // of matrix product libraries; part of reserved
+  Bytes communicators = Bytes(0);    // buffers between ranks
+  Bytes context = Bytes(0);          // the driver's context and the libraries' code
+  // How often in a step the allocator has to give cached memory back to get on, which stalls.
+  std::int32_t allocation_retries = 0;
+
+  Bytes device_total() const { return reserved + communicators + context; }
 };
 
-// Reserved bytes and what lies outside the allocator have their seat here; until the allocator's
-// replay exists they equal the allocated peak and zero, and the report says so.
 struct Footprint {
   std::vector<StageMemory> stages;
+  // Parts that count as zero because nothing is published of them: "communicators", ...
+  std::vector<std::string> not_modelled;
 };
 
 // Bytes that one rank of each stage sends in a step, by axis (replica counts as its own here).

@@ -164,7 +164,7 @@ TEST(Executable, SaysWhatIsInTheWay) {
 
 // The others do not wait for ever.
 TEST(Execute, EndsWithTheErrorOfTheRankThatFailed) {
-  class Broken final : public Tokens {
+  class Broken final : public Corpus {
     void read(std::int64_t sequence, std::int64_t length, std::int64_t* out) const override {
       if (sequence == 5) throw Error("data", "no more");
       std::fill_n(out, length, 0);

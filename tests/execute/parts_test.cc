@@ -1,4 +1,4 @@
-// The parts of the executor by themselves: tokens, memory, initial weights, communicators.
+// The parts of the executor by themselves: tokens, memory, initial weights, transports.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -139,14 +139,14 @@ TEST(InitialValues, AreTheSameHoweverAWeightIsCut) {
 }
 
 // Ranks 0, 1, 2 hold 1, 10, 100 (times the element's number).
-TEST(ThreadCommunicators, ReduceGatherAndScatter) {
+TEST(ThreadTransports, ReduceGatherAndScatter) {
   Mesh mesh;
   mesh.degree(Axis::kData) = 3;
-  auto communicators = make_thread_communicators(3);
+  auto transports = make_thread_transports(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
-      Communicator& all = *communicators[static_cast<std::size_t>(rank)];
+      Transport& all = *transports[static_cast<std::size_t>(rank)];
       const Group group = group_of(mesh, rank, Axis::kData, false);
       const auto unit = static_cast<float>(std::pow(10, rank));
       std::vector<float> values(7);

@@ -58,16 +58,17 @@ Cluster cluster(int nodes) {
   Device d;
   d.memory = gibibytes(80);
   d.memory_bandwidth = gigabytes_per_second(3350);
-  d.memory_efficiency = 0.9;
+  d.kernels.memory = 0.9;
   d.matrix_rate[Dtype::kBf16] = teraflops_per_second(989);
   d.matrix_rate[Dtype::kFp32] = teraflops_per_second(67);
-  d.matrix_efficiency = 0.8;
+  d.kernels.matrix.efficiency = 0.8;
   d.vector_rate = teraflops_per_second(67);
   d.multiprocessors = 132;
   d.cache = mebibytes(50);
   d.launch = microseconds(4);
   d.kernel_start = microseconds(2);
-  d.attention_forward_efficiency = d.attention_backward_efficiency = 0.6;
+  d.kernels.attention["generic"] = {0.6, 0.6};
+  d.kernels.usual_attention = "generic";
   d.node_bandwidth = gigabytes_per_second(450);
   d.node_latency = microseconds(3);
   d.nic_bandwidth = gigabytes_per_second(50);
@@ -134,6 +135,12 @@ void BM_PlanSimulate(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_PlanSimulate)->Unit(benchmark::kMicrosecond);
+void BM_PlanMemory(benchmark::State& state) {  // live bytes, the allocator's replay, communicators
+  read_job(state, [](const Job& job, const Prices&, const Cluster& hardware) {
+    benchmark::DoNotOptimize(account(job, hardware).stages.front().reserved);
+  });
+}
+BENCHMARK(BM_PlanMemory)->Unit(benchmark::kMicrosecond);
 void BM_PlanAccount(benchmark::State& state) {
   read_job(state, [](const Job& job, const Prices&, const Cluster&) {
     benchmark::DoNotOptimize(account(job).stages.front().peak);

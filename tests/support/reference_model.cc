@@ -75,14 +75,14 @@ class Reference {
  public:
   Reference(const Model& model, const ReferenceRun& run) : model_(model), run_(run) {}
 
-  std::vector<double> train(const Tokens& tokens) {
+  std::vector<double> train(const Corpus& corpus) {
     std::vector<double> losses;
-    for (std::int64_t step = 0; step < run_.steps; ++step) losses.push_back(one_step(tokens, step));
+    for (std::int64_t step = 0; step < run_.steps; ++step) losses.push_back(one_step(corpus, step));
     return losses;
   }
 
  private:
-  double one_step(const Tokens& tokens, std::int64_t step);
+  double one_step(const Corpus& corpus, std::int64_t step);
   std::int32_t sequence_loss(const std::vector<std::int64_t>& text);
   Row norm(const Row& x, const std::string& name, std::int64_t layer);
   Row linear(const Row& x, const std::string& name, std::int64_t layer, std::int64_t out,
@@ -329,13 +329,13 @@ void Reference::update(const std::vector<double>& adjoints, std::int64_t step) {
   }
 }
 
-double Reference::one_step(const Tokens& tokens, std::int64_t step) {
+double Reference::one_step(const Corpus& corpus, std::int64_t step) {
   tape_ = {};
   on_tape_.clear();
   std::int32_t total = -1;
   std::vector<std::int64_t> text(static_cast<std::size_t>(run_.sequence) + 1);
   for (std::int64_t g = 0; g < run_.global; ++g) {
-    tokens.read(step * run_.global + g, run_.sequence + 1, text.data());
+    corpus.read(step * run_.global + g, run_.sequence + 1, text.data());
     const std::int32_t loss = sequence_loss(text);
     total = total < 0 ? loss : tape_.add(total, loss);
   }
@@ -348,9 +348,9 @@ double Reference::one_step(const Tokens& tokens, std::int64_t step) {
 }  // namespace
 
 std::vector<double> reference_losses(const Model& model, const ReferenceRun& run,
-                                     const Tokens& tokens) {
+                                     const Corpus& corpus) {
   STEPCAST_CHECK(!model.qk_norm && !model.post_norms, "the reference has no such norms");
-  return Reference(model, run).train(tokens);
+  return Reference(model, run).train(corpus);
 }
 
 }  // namespace stepcast

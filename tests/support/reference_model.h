@@ -23,6 +23,6 @@ struct ReferenceRun {
 
 // The losses of a run on one device.
 std::vector<double> reference_losses(const Model& model, const ReferenceRun& run,
-                                     const Tokens& tokens);
+                                     const Corpus& corpus);
 
 }  // namespace stepcast

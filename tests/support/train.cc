@@ -29,8 +29,8 @@ ExecuteOptions train_options(std::int64_t steps) {
 std::vector<RankRun> train(const Job& job, const ExecuteOptions& options) {
   STEPCAST_CHECK(verify(job).empty(), verify(job));
   STEPCAST_CHECK(executable(job).empty(), executable(job));
-  const auto tokens = make_language(job.batch.vocabulary, 7);
-  return run_threads(job, options, *tokens, [] { return make_cpu_backend(1); });
+  const auto corpus = make_language(job.batch.vocabulary, 7);
+  return run_threads(job, options, *corpus, [] { return make_cpu_backend(1); });
 }
 
 Job lowered(const Model& model, const Plan& plan) {

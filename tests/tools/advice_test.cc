@@ -13,7 +13,9 @@ namespace {
 
 Bytes peak(const Report& report) {
   Bytes most;
-  for (const StageMemory& stage : report.footprint.stages) most = std::max(most, stage.peak);
+  for (const StageMemory& stage : report.footprint.stages) {
+    most = std::max(most, stage.device_total());
+  }
   return most;
 }
 

@@ -66,7 +66,7 @@ void expect_trouble_in(const std::string& json, const std::string& part) {
 
 TEST(Cli, PrintsHelpWithExamplesAndExitsWithZero) {
   for (const char* arguments : {"--help", "-h", "simulate --help", "show --help", "list --help",
-                                "time --help", "validate --help",
+                                "time --help", "validate --help", "import --help",
                                 "explain --help", "schema --help"}) {
     const Outcome out = out_of(arguments);
     EXPECT_EQ(out.code, 0) << arguments;
@@ -168,7 +168,7 @@ TEST(Cli, ListsEveryKindAlsoAsJson) {
   EXPECT_THAT(out_of("list models").text, HasSubstr("llama3.1-8b"));
   EXPECT_THAT(out_of("list devices").text, HasSubstr("h100-sxm"));
   EXPECT_THAT(out_of("list clusters").text, HasSubstr("aws-p4d-16x8"));
-  EXPECT_THAT(err_of("list profiles").text, HasSubstr("no profiles yet"));
+  EXPECT_THAT(err_of("list profiles").text, HasSubstr("no profiles here"));
   for (const std::string kind : {"models", "devices", "clusters", "profiles"}) {
     const Outcome out = out_of("list --json " + kind);
     EXPECT_EQ(out.code, 0);
@@ -180,7 +180,7 @@ TEST(Cli, ShowsWhatWouldRun) {
   EXPECT_THAT(out_of("show model " + kExample).text, HasSubstr("124,439,808"));  // GPT-2 small
   EXPECT_THAT(out_of("show cluster " + kExample).text, HasSubstr("memory bandwidth"));
   EXPECT_THAT(out_of("show program " + kExample).text, StartsWith("job 1\n"));
-  EXPECT_THAT(out_of("show memory " + kExample).text, HasSubstr("stage 0: peak"));
+  EXPECT_THAT(out_of("show memory " + kExample).text, HasSubstr("  reserved "));
 }
 
 TEST(Cli, ShowsOneStageOfTheProgramAndOnlyTheBodiesThatItCalls) {
@@ -229,6 +229,58 @@ TEST(Cli, ValidatesMeasurementsThatItIsGiven) {
   EXPECT_THAT(broken.text, StartsWith("stepcast: stdin:2"));
   expect_trouble("validate", "FILE");
   expect_trouble("validate none.jsonl", "none.jsonl: there is no such file");
+}
+
+// The rows of the log come back from the profile, to the digit.
+TEST(Cli, ImportsALogAndTimesByIt) {
+  const std::string row = "1048576 262144 float sum -1 40.37 25.97 45.45 0 41.00 25.58 44.76 0\\n";
+  const std::string import = "import nccl-tests - --ranks 8 --nodes 1 --device h100-sxm --out ";
+  const auto with_profile = [&](const std::string& command) {
+    return run_shell("d=$(mktemp -d) && printf '" + row + "' | " + binary() + import +
+                     "\"$d/p.json\" 2>/dev/null && " + binary() + command +
+                     " --profile \"$d/p.json\" 2>&1; c=$?; rm -r \"$d\"; exit $c");
+  };
+  const std::string time = "time all-reduce --json - --size '1 MiB' --cluster ";
+  const Json json = parse_json(with_profile(time + "h100-sxm-1x8").text, "stdout").root;
+  EXPECT_EQ(json.at("rows").at(0).at("basis"), "measured");
+  EXPECT_EQ(Seconds(json.at("rows").at(0).at("seconds").get<double>()),
+            parse_seconds("40.37 us", ""));
+  const Json other = parse_json(with_profile(time + "h100-sxm-2x8").text, "stdout").root;
+  EXPECT_EQ(other.at("rows").at(0).at("basis"), "datasheet");
+  const Outcome wrong = with_profile(time + "a100-80gb-1x8");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.text, StartsWith("stepcast: --profile: profile p is of the device h100-sxm"));
+}
+
+TEST(Cli, SaysWhatItCannotImport) {
+  expect_trouble("import nccl-test x --out /dev/null", "did you mean \"nccl-tests\"?");
+  expect_trouble("import nccl-tests none.log --out x", "none.log: there is no such file");
+  expect_trouble("import nccl-tests README.md --out /none/x", "has no row of nccl-tests");
+  expect_trouble("import nccl-tests README.md", "--out");
+  expect_trouble("import nccl-tests README.md --out x --collective all-reduced",
+                 "did you mean \"all-reduce\"?");
+  expect_trouble("import nccl-tests README.md --out x --ranks 1", "--ranks: must be 2 to");
+  expect_trouble("import nccl-topology README.md --out x --ranks 8", "of nccl-tests only");
+  expect_trouble("import nccl-topology README.md --out x", "README.md:");
+  expect_trouble("import nvidia-smi-topo README.md --out x", "no matrix of devices");
+  expect_trouble("time gemm --m 8 --n 8 --k 8 --device h100-sxm --profile x", "--profile is not a");
+  expect_trouble("time send --cluster h100-sxm-2x8 --profile none", "no profile is called");
+}
+
+TEST(Cli, ListsTheProfilesOfADirectory) {
+  const std::string profile =
+      R"({"format": "stepcast.profile/1", "name": "mine", "device": "h100-sxm",
+          "provenance": {"source": "a.log"}, "wires": [{"collective": "all-reduce", "ranks": 2,
+          "nodes": 1, "points": [{"bytes": 8, "seconds": "1 us"}], "samples": 2, "spread": 0.5}]})";
+  const auto list = [&](const std::string& flag) {
+    return run_shell("d=$(mktemp -d) && mkdir \"$d/profiles\" && printf '%s' '" + profile +
+                     "' > \"$d/profiles/mine.json\" && STEPCAST_CONFIGS=\"$d\" " + binary() +
+                     "list profiles " + flag + " 2>/dev/null; c=$?; rm -r \"$d\"; exit $c");
+  };
+  EXPECT_THAT(list("").text,
+              ::testing::ContainsRegex("mine +h100-sxm +measured +1 +50.0 % +a.log"));
+  const Json json = parse_json(list("--json").text, "stdout").root;
+  EXPECT_EQ(json.at("profiles").at(0).at("curves").at(0).at("samples"), 2);
 }
 
 TEST(Cli, EndsQuietlyWhenNobodyReads) {

@@ -78,6 +78,14 @@ TEST(Table, TellsTheNumbersOfTheReport) {
       EXPECT_THAT(row, HasSubstr(fmt::format("{:.2f}", stage.at(key).get<double>() * 1e-9))) << key;
     }
     EXPECT_THAT(row, HasSubstr(stage.at("peak_at").get<std::string>()));
+    // allocated + workspace + cached = reserved; with communicators and context the total
+    std::string device = fmt::format("\n +{} +", stage.at("stage").get<int>());
+    for (const char* key : {"allocated_peak_bytes", "workspace_bytes", "", "reserved_peak_bytes",
+                            "communicators_bytes", "context_bytes", "device_total_bytes"}) {
+      device += *key == 0 ? "[0-9.]+ +"
+                          : fmt::format("{:.2f} *", stage.at(key).get<double>() * 1e-9);
+    }
+    EXPECT_THAT(it.text, testing::ContainsRegex(device + "\n"));
   }
   const double days = it.report.at("time_to_train").at("days").get<double>();
   EXPECT_THAT(it.text, HasSubstr(fmt::format("{:.1f} days", days)));
@@ -111,7 +119,7 @@ TEST(Table, SaysByHowMuchItDoesNotFitAndWhatFillsIt) {
                                       "batch.micro=1", "attention=unfused"}));
   const Json& memory = it.report.at("memory");
   ASSERT_FALSE(memory.at("fits").get<bool>());
-  const Bytes over(memory.at("allocated_peak_bytes").get<std::int64_t>() -
+  const Bytes over(memory.at("device_total_bytes").get<std::int64_t>() -
                    memory.at("capacity_bytes").get<std::int64_t>());
   EXPECT_THAT(it.text, HasSubstr("DOES NOT FIT"));
   EXPECT_THAT(it.text, HasSubstr("needs " + format_bytes(over) + " more"));

@@ -7,6 +7,7 @@
 #include "sim/base/error.h"
 #include "sim/cost/cost.h"
 #include "tools/time.h"
+#include "tools/validate_report.h"
 
 namespace stepcast {
 namespace {
@@ -16,13 +17,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::vector<Device>& devices() {
-  static const std::vector<Device> shipped = shipped_devices();
-  return shipped;
+const Shipped& shipped() {
+  static const Shipped all = read_shipped();
+  return all;
 }
 
 const Device& device(const std::string& name) {
-  for (const Device& one : devices()) {
+  for (const Device& one : shipped().devices) {
     if (one.name == name) return one;
   }
   throw Error(name, "is not shipped");
@@ -31,7 +32,7 @@ const Device& device(const std::string& name) {
 // Written over several lines, for people.
 ValidationRow row_of(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
-  return validate_lines(text, "rows.jsonl", devices()).at(0);
+  return validate_lines(text, "rows.jsonl", shipped()).at(0);
 }
 
 std::string reason_of(const std::string& text) {
@@ -217,16 +218,17 @@ TEST(Validate, RefusesACollectiveThatItCannotPlace) {
             "no device has the links of H800");
 }
 
-TEST(Validate, KeepsWhatATrainingRunMeasured) {
+TEST(Validate, KeepsWhatADoubtfulTrainingRunMeasured) {
   const ValidationRow row = row_of(R"({"id": "r", "model": {"name": "x"}, "parallel": {"tp": 8},
-      "hardware": {"gpu": "H100-80GB-SXM"}, "source": {"repo": "a/b"},
+      "hardware": {"gpu": "H100-80GB-SXM"}, "source": {"repo": "a/b"}, "trust": 3, "group": "g",
       "measured": {"step_time_s": 8.5, "peak_memory_gib": 2}})");
   EXPECT_EQ(row.kind, "run");
   EXPECT_FALSE(row.covered);
-  EXPECT_EQ(row.reason, "training runs are not mapped yet");
+  EXPECT_EQ(row.reason, "its source is not trusted");
   EXPECT_EQ(row.measured_seconds, 8.5);
   EXPECT_EQ(row.measured_bytes, 2.0 * (1 << 30));
   EXPECT_EQ(row.gpu, "H100-80GB-SXM");
+  EXPECT_EQ(row.group, "g");
 }
 
 TEST(Validate, NamesTheSource) {
@@ -241,7 +243,7 @@ TEST(Validate, NamesTheSource) {
 
 TEST(Validate, DropsNoRowAndCountsLinesAsAPersonDoes) {
   const std::vector<ValidationRow> rows =
-      validate_lines("{}\n\n{\"kind\": 3}\r\n{\"id\": \"x\", \"gpu\": []}", "f.jsonl", devices());
+      validate_lines("{}\n\n{\"kind\": 3}\r\n{\"id\": \"x\", \"gpu\": []}", "f.jsonl", shipped());
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].id, "f.jsonl:1");
   EXPECT_EQ(rows[1].id, "f.jsonl:3");
@@ -251,7 +253,7 @@ TEST(Validate, DropsNoRowAndCountsLinesAsAPersonDoes) {
 TEST(Validate, NamesTheLineThatIsBroken) {
   const auto trouble = [](const std::string& text) -> std::string {
     try {
-      validate_lines(text, "f.jsonl", devices());
+      validate_lines(text, "f.jsonl", shipped());
     } catch (const Error& error) {
       return error.what();
     }
@@ -273,31 +275,8 @@ ValidationRow covered(const std::string& source, double predicted, double measur
   return row;
 }
 
-// Errors -10 %, +30 %, 0 and -40 %: mean of the absolute ones 20 %, median (0.1 + 0.3) / 2, bias
-// -5 %; two of four within 10 %. Predicted order 0.9 1.3 3 2.4 of measured 1 1 3 4: of six pairs
-// one is tied, one is wrong and four are right, so tau is 3/6.
-TEST(Validate, SumsUpEachSourceOnItsOwn) {
-  ValidationRow uncovered;
-  uncovered.source = "b";
-  uncovered.kind = "gemm";
-  const std::vector<ValidationSummary> all =
-      summarise({covered("a", 0.9, 1), covered("a", 1.3, 1), covered("a", 3, 3), uncovered,
-                 covered("a", 2.4, 4)});
-  ASSERT_EQ(all.size(), 2u);
-  EXPECT_EQ(all[0].source, "a");
-  EXPECT_EQ(all[0].count, 4);
-  EXPECT_NEAR(all[0].mean_absolute_error, 0.2, 1e-12);
-  EXPECT_NEAR(all[0].median_absolute_error, 0.2, 1e-12);
-  EXPECT_NEAR(all[0].signed_bias, -0.05, 1e-12);
-  EXPECT_DOUBLE_EQ(all[0].within_10_percent, 0.5);
-  EXPECT_DOUBLE_EQ(*all[0].kendall_tau, 0.5);
-  EXPECT_EQ(all[1].rows, 1);
-  EXPECT_EQ(all[1].count, 0);
-  EXPECT_FALSE(all[1].kendall_tau.has_value());
-}
-
 TEST(Validate, WritesNullWhereThereIsNothingToSay) {
-  const Json json = validation_json(validate_lines("{\"id\": \"u\"}", "f", devices()));
+  const Json json = validation_json(validate_lines("{\"id\": \"u\"}", "f", shipped()));
   const Json& row = json.at("rows").at(0);
   for (const char* key : {"id", "source", "kind", "covered", "reason", "assumed"}) {
     EXPECT_FALSE(row.at(key).is_null()) << key;
@@ -317,7 +296,7 @@ TEST(Validate, WritesNullWhereThereIsNothingToSay) {
 TEST(Validate, PrintsGroupsWorstRowsAndReasons) {
   std::vector<ValidationRow> rows = {covered("a", 0.5, 1), covered("a", 1, 1)};
   rows[0].id = "the-worst";
-  rows.push_back(validate_lines("{}", "f", devices()).at(0));
+  rows.push_back(validate_lines("{}", "f", shipped()).at(0));
   const std::string table = validation_table(rows);
   EXPECT_THAT(table, HasSubstr("3 rows, 2 of them covered"));
   EXPECT_THAT(table, HasSubstr("the-worst"));

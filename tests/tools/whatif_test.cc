@@ -11,6 +11,7 @@
 #include "sim/base/error.h"
 #include "tests/tools/small_whatif.h"
 #include "tools/files.h"
+#include "tools/forecast.h"
 
 namespace stepcast {
 namespace {
@@ -136,6 +137,39 @@ TEST(WhatIf, ResolvedReadsBackToTheSame) {
   EXPECT_EQ(once.cluster.nic_bandwidth, twice.cluster.nic_bandwidth);
   EXPECT_EQ(once.cluster.node_latency, twice.cluster.node_latency);
   EXPECT_EQ(once.cluster.slow_devices, twice.cluster.slow_devices);
+}
+
+// An all-reduce of a second over the measured group; the forecast's step then takes longer than it.
+TEST_F(WhatIfFiles, TakesMeasuredTimesFromTheProfileThatIsNamed) {
+  const auto profile = [](const std::string& device) {
+    return R"({"format": "stepcast.profile/1", "name": "slow", "device": ")" + device +
+           R"(", "wires": [{"collective": "all-reduce", "ranks": 8, "nodes": 1,
+               "points": [{"bytes": "1 B", "seconds": "1 s"},
+                          {"bytes": "1 TiB", "seconds": "1 s"}]}]})";
+  };
+  const std::string plan = replaced("\"pipeline\": 2, \"data\": 4", "\"data\": 8");
+  const std::string path = write("slow.json", profile("a100-40gb"));
+  write("plan.json", replaced("\"parallel\"", "\"profile\": \"slow.json\", \"parallel\""));
+  const WhatIf without = small_what_if({}, plan);
+  const WhatIf with = small_what_if({"profile=" + path}, plan);
+  EXPECT_EQ(without.cluster.profile, nullptr);
+  EXPECT_TRUE(without.resolved.at("profile").is_null());
+  ASSERT_NE(with.cluster.profile, nullptr);
+  EXPECT_EQ(with.cluster.profile->name, "slow");
+  EXPECT_LT(forecast(without).report.timeline.step, to_duration(Seconds(1)));
+  EXPECT_GT(forecast(with).report.timeline.step, to_duration(Seconds(1)));
+
+  // A path starts from the what-if's directory, and stays found from anywhere.
+  const WhatIf beside = read_what_if((directory_ / "plan.json").string(), {});
+  EXPECT_EQ(beside.resolved.at("profile"), path);
+  const WhatIf twice = read_what_if(parse_json(beside.resolved.dump(), "resolved"), ".");
+  EXPECT_EQ(twice.resolved.dump(), beside.resolved.dump());
+
+  const std::string other = write("other.json", profile("h100-sxm"));
+  EXPECT_THAT(trouble({"profile=" + other}), HasSubstr("is of the device h100-sxm"));
+  EXPECT_THAT(trouble({"profile=" + other}), StartsWith("--set profile"));
+  EXPECT_THAT(trouble({"profile=none/x.json"}), HasSubstr("there is no file"));
+  EXPECT_THAT(trouble({"profile=none"}), HasSubstr("no profile is called \"none\""));
 }
 
 // Every number of every shipped device survives being written and read, to the last bit.

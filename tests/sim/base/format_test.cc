@@ -203,5 +203,15 @@ TEST(FormatBytes, ReadsBackWithinHalfAPercent) {
   }
 }
 
+TEST(ExactText, ReadsBackToTheSameBitsAndIsShort) {
+  EXPECT_EQ(exact_seconds(parse_seconds("183.71 us", "")), "183.71 us");
+  EXPECT_EQ(exact_seconds(parse_seconds("1.5 s", "")), "1.5e+06 us");
+  EXPECT_EQ(exact_bandwidth(parse_bandwidth("400 Gb/s", "")), "50 GB/s");
+  for (double value = 1e-9; value < 1e6; value *= 1.7) {
+    EXPECT_EQ(parse_seconds(exact_seconds(Seconds(value)), "").value, value);
+    EXPECT_EQ(parse_bandwidth(exact_bandwidth(Bandwidth(value * 1e6)), "").value, value * 1e6);
+  }
+}
+
 }  // namespace
 }  // namespace stepcast

@@ -61,6 +61,64 @@ TEST(AccountDeathTest, AbortsWhereAStepKeepsWhatItAllocates) {
   EXPECT_DEATH(Example().run({{0, 0, 0}}), "allocates it frees");
 }
 
+// The same job on two devices of 100 MiB: context 8, NCCL's code 4 where there is a communicator.
+TEST(Account, HoldsAllThreeNumbersAgainstTheDevice) {
+  Example example;
+  example.job.programs[0].schedule = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}};
+  Cluster cluster;
+  cluster.devices_per_node = 2;
+  cluster.device.memory = mebibytes(100);
+  cluster.device.context_memory = mebibytes(8);
+  StageMemory memory = account(example.job, cluster).stages[0];
+  EXPECT_EQ(memory.peak, Bytes(238));
+  EXPECT_EQ(memory.reserved, mebibytes(2));
+  EXPECT_EQ(memory.communicators, Bytes(0));
+  EXPECT_EQ(memory.device_total(), mebibytes(10));
+  EXPECT_EQ(account(example.job, cluster).not_modelled, std::vector<std::string>{"workspace"});
+
+  example.job.mesh.degree(Axis::kTensor) = 2;
+  cluster.device.blas_workspace = mebibytes(1);
+  cluster.device.context_memory.reset();
+  const std::vector<std::string> unknown = {"context", "communicators"};
+  EXPECT_EQ(account(example.job, cluster).not_modelled, unknown);
+
+  cluster.device.nccl = NcclDevice{NcclGeneration::kAmpere, gigabytes_per_second(240), false,
+                                   HostCpu::kAmd, mebibytes(4)};
+  cluster.node_bandwidth = cluster.device.node_bandwidth = gigabytes_per_second(240);
+  cluster.device.node_bandwidth_efficiency = 1;
+  cluster.node_latency = cluster.nic_latency = microseconds(3);
+  cluster.nic_bandwidth = gigabytes_per_second(20);
+  example.job.transfers = {{TransferKind::kAllGather, Axis::kTensor, false, Bytes(1 << 28)}};
+  example.job.bodies[0].code.push_back(Collective{0, {}, {}, Stream::kTensor, Phase::kForward});
+  memory = account(example.job, cluster).stages[0];
+  EXPECT_EQ(memory.context, mebibytes(4));
+  EXPECT_GT(memory.communicators, mebibytes(200));
+  EXPECT_EQ(memory.device_total(), memory.reserved + memory.communicators + memory.context);
+  // What lies outside leaves the allocator nothing: it says what it would need all the same.
+  EXPECT_EQ(memory.reserved, mebibytes(2));
+}
+
+// 60 MiB of a forward's 60 stay cached for the main stream, where 50 are wanted on the data stream:
+// on a device of 100 the 60 go back, in every step.
+TEST(Account, TellsHowOftenCachedMemoryHasToGoBack) {
+  Job job;
+  job.tensors = {tensor(60 << 20, Category::kActivations),
+                 tensor(50 << 20, Category::kActivations)};
+  job.transfers = {{TransferKind::kAllGather, Axis::kData, false, Bytes(50 << 20)}};
+  job.bodies = {{"forward", Phase::kForward,
+                 {Alloc{0}, Free{0}, Alloc{1},
+                  Collective{0, {0, 0, 1}, {}, Stream::kData, Phase::kForward}, Free{1}},
+                 {1}}};
+  job.programs = {{{}, {{0, 0, 0}}}};
+  Cluster cluster;
+  cluster.device.memory = mebibytes(200);
+  EXPECT_EQ(account(job, cluster).stages[0].allocation_retries, 0);
+  EXPECT_EQ(account(job, cluster).stages[0].reserved, mebibytes(110));
+  cluster.device.memory = mebibytes(100);
+  EXPECT_EQ(account(job, cluster).stages[0].allocation_retries, 2);
+  EXPECT_EQ(account(job, cluster).stages[0].reserved, mebibytes(60));
+}
+
 // Tensor 4, data 2, pipeline 2. One forward sends 1000 bytes on and all-reduces 400 over tensor:
 // 2 * 3/4 * 400 = 600. The optimizer reduce-scatters 100 over data (1/2: 50), data+replica (the
 // same two ranks: 50 on data's account), and 8 bytes over tensor+pipeline (8 ranks:

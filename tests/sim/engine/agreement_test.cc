@@ -3,6 +3,7 @@
 
 #include <array>
 #include <numeric>
+#include <random>
 
 #include "sim/engine/compile.h"
 #include "sim/engine/simulate.h"
@@ -33,6 +34,23 @@ void expect_equal(const Timeline& a, const Timeline& b) {
 Prices slowed(Prices prices, const Job& job, std::uint64_t seed) {
   for (int r = 0; r < job.mesh.ranks(); ++r) {
     prices.slow.push_back((static_cast<std::uint64_t>(r) + seed) % 3 == 0 ? 1.37 : 1.0);
+  }
+  return prices;
+}
+
+// Every stream slows the others by a factor of its own, some by nothing.
+Prices with_beside(Prices prices, const Job& job, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto factor = [&] {
+    return random() % 3 == 0 ? 1.0 : 1 + 0.01 * static_cast<double>(random() % 150);
+  };
+  for (const Stream stream : {Stream::kTensor, Stream::kData, Stream::kReplica, Stream::kGlobal,
+                              Stream::kSendForward, Stream::kSendBackward}) {
+    Beside beside;
+    beside.stream = stream;
+    for (std::size_t i = 0; i < job.ops.size(); ++i) beside.ops.push_back(factor());
+    for (std::size_t i = 0; i < job.transfers.size(); ++i) beside.transfers.push_back(factor());
+    prices.beside.push_back(std::move(beside));
   }
   return prices;
 }
@@ -69,10 +87,11 @@ TEST(Simulate, AgreesWithTheLongestPath) {
 }
 
 TEST(Simulate, FoldedAgreesWithAllRanksToThePicosecond) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < 2 * kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     const Job job = random_job(seed);
-    const Prices prices = random_prices(job, seed);
+    Prices prices = random_prices(job, seed);
+    if (seed % 2 == 1) prices = with_beside(std::move(prices), job, seed);
     const Timeline folded = simulate(job, prices);
     const Timeline all = simulate(job, prices, {Ranks::kAll});
     ASSERT_EQ(folded.step, all.step);
@@ -93,7 +112,8 @@ TEST(Simulate, RemembersWithoutChangingAnything) {
   for (std::uint64_t seed = 0; seed < 3 * kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     const Job job = random_job(seed);
-    const Prices prices = random_prices(job, seed);
+    Prices prices = random_prices(job, seed);
+    if (seed % 2 == 1) prices = with_beside(std::move(prices), job, seed);
     SimulateOptions plain;
     plain.memoise = false;
     expect_equal(simulate(job, prices), simulate(job, prices, plain));
@@ -106,7 +126,7 @@ TEST(Simulate, DoesNotDependOnTheOrderOfTheWorklist) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     const Job job = random_job(seed);
-    const Prices prices = slowed(random_prices(job, seed), job, seed);
+    const Prices prices = with_beside(slowed(random_prices(job, seed), job, seed), job, seed);
     const Code code = compile(job, prices, job.mesh, false);
     const Timeline first = walk(job, code, job.mesh, prices.slow, {true, 0});
     const Timeline other = walk(job, code, job.mesh, prices.slow, {true, seed + 1});

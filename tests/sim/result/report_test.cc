@@ -28,13 +28,14 @@ Report small_report() {
   report.timeline.bubble_fraction = 0.25;
   report.footprint.stages = {
       {Bytes(210), {Bytes(10), Bytes(20), Bytes(30), Bytes(40), Bytes(50), Bytes(60)}, Bytes(60),
-       3, 1},
+       3, 1, Bytes(220), Bytes(5), Bytes(7), Bytes(3), 2},
       {Bytes(100), {Bytes(100), Bytes(0), Bytes(0), Bytes(0), Bytes(0), Bytes(0)}, Bytes(100), 0,
-       -1}};
+       -1, Bytes(240), Bytes(0), Bytes(0), Bytes(0), 0}};
+  report.footprint.not_modelled = {"context"};
   // by Axis: tensor, context, expert, data, replica, pipeline
   report.traffic.stages = {{Bytes(5), Bytes(0), Bytes(1), Bytes(30), Bytes(4), Bytes(7)},
                            {Bytes(9), Bytes(0), Bytes(0), Bytes(10), Bytes(25), Bytes(6)}};
-  report.capacity = Bytes(210);
+  report.capacity = Bytes(240);
   report.low = Seconds(0.050);
   report.high = Seconds(0.060);
   report.tokens_per_second_per_device = 1000;
@@ -66,11 +67,13 @@ TEST(Report, HasEveryKeyOfItsFormat) {
                   "expert_exposed", "pipeline_exposed", "data_exposed", "optimizer", "other"}));
   EXPECT_EQ(keys(json.at("memory")),
             (Keys{"capacity_bytes", "fits", "allocated_peak_bytes", "reserved_peak_bytes",
-                  "device_total_bytes", "reserved_basis", "stages"}));
+                  "device_total_bytes", "not_modelled", "stages"}));
   for (const Json& stage : json.at("memory").at("stages")) {
     EXPECT_EQ(keys(stage), (Keys{"stage", "allocated_peak_bytes", "peak_at", "weights_bytes",
                                  "gradients_bytes", "master_weights_bytes", "optimizer_bytes",
-                                 "activations_bytes", "buffers_bytes"}));
+                                 "activations_bytes", "buffers_bytes", "workspace_bytes",
+                                 "reserved_peak_bytes", "communicators_bytes", "context_bytes",
+                                 "device_total_bytes", "allocation_retries"}));
   }
   EXPECT_EQ(keys(json.at("traffic")), (Keys{"sent_bytes_per_device", "links"}));
   EXPECT_TRUE(json.at("traffic").at("links").is_array());
@@ -120,8 +123,16 @@ TEST(Report, GivesEachStagesPeakItsCategoriesAndItsMoment) {
   EXPECT_EQ(first.at("buffers_bytes"), 60);
   EXPECT_EQ(memory.at("stages").at(1).at("peak_at"), "rest");
   EXPECT_EQ(memory.at("allocated_peak_bytes"), 210);
-  EXPECT_EQ(memory.at("reserved_peak_bytes"), 210);
-  EXPECT_EQ(memory.at("device_total_bytes"), 210);
+  EXPECT_EQ(first.at("workspace_bytes"), 5);
+  EXPECT_EQ(first.at("reserved_peak_bytes"), 220);
+  EXPECT_EQ(first.at("communicators_bytes"), 7);
+  EXPECT_EQ(first.at("context_bytes"), 3);
+  EXPECT_EQ(first.at("device_total_bytes"), 230);
+  EXPECT_EQ(first.at("allocation_retries"), 2);
+  // The most of any stage, number by number.
+  EXPECT_EQ(memory.at("reserved_peak_bytes"), 240);
+  EXPECT_EQ(memory.at("device_total_bytes"), 240);
+  EXPECT_EQ(memory.at("not_modelled"), Json::array({"context"}));
 }
 
 TEST(Report, NamesThePeakInTheFirstChunkAndInTheOptimizerShortly) {
@@ -137,7 +148,7 @@ TEST(Report, NamesThePeakInTheFirstChunkAndInTheOptimizerShortly) {
 TEST(Report, FitsUpToTheLastByte) {
   Report report = small_report();
   EXPECT_EQ(write_report(report, small_job()).at("memory").at("fits"), true);
-  report.capacity = Bytes(209);
+  report.capacity = Bytes(239);
   EXPECT_EQ(write_report(report, small_job()).at("memory").at("fits"), false);
 }
 

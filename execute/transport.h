@@ -1,4 +1,4 @@
-// Communicator: how ranks exchange numbers. One object a rank.
+// Transport: how ranks exchange numbers. One object a rank.
 //
 // All calls block until this rank's part is done, but a send never waits for its receive: it
 // copies. Members of a group call the same collectives in the same order, which verify() proves of
@@ -25,9 +25,9 @@ struct Group {
 
 Group group_of(const Mesh& mesh, int rank, AxisSet axes, bool ends_only);
 
-class Communicator {
+class Transport {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual void all_reduce(const Group& group, std::span<float> values, Reduction reduction) = 0;
   // From each member's `mine` into everybody's `all`, in the order of the members.
@@ -45,8 +45,8 @@ class Communicator {
   virtual void abort() noexcept = 0;
 };
 
-// Communicators of ranks that are threads of this process, one a rank. Reductions are in the order
+// Transports of ranks that are threads of this process, one a rank. Reductions are in the order
 // of the ranks: the same numbers whatever the threads do.
-std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks);
+std::vector<std::unique_ptr<Transport>> make_thread_transports(int ranks);
 
 }  // namespace stepcast

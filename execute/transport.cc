@@ -1,7 +1,7 @@
 // Ranks as threads. A collective is: everybody shows where its numbers are; everybody waits; each
 // member reduces (or copies) its piece straight out of the others' memory; everybody waits again.
 // Nobody copies more than a ring would have it send. Messages lie in a queue a pair and stream.
-#include "execute/communicator.h"
+#include "execute/transport.h"
 
 #include <algorithm>
 #include <array>
@@ -138,9 +138,9 @@ void reduce(const std::vector<const float*>& inputs, std::size_t begin, std::siz
   }
 }
 
-class ThreadCommunicator final : public Communicator {
+class ThreadTransport final : public Transport {
  public:
-  ThreadCommunicator(std::shared_ptr<Exchange> exchange, int rank)
+  ThreadTransport(std::shared_ptr<Exchange> exchange, int rank)
       : exchange_(std::move(exchange)), rank_(rank) {}
 
   int rank() const override { return rank_; }
@@ -234,13 +234,13 @@ Group group_of(const Mesh& mesh, int rank, AxisSet axes, bool ends_only) {
   return group;
 }
 
-std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks) {
+std::vector<std::unique_ptr<Transport>> make_thread_transports(int ranks) {
   const auto exchange = std::make_shared<Exchange>(ranks);
-  std::vector<std::unique_ptr<Communicator>> communicators;
+  std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < ranks; ++rank) {
-    communicators.push_back(std::make_unique<ThreadCommunicator>(exchange, rank));
+    transports.push_back(std::make_unique<ThreadTransport>(exchange, rank));
   }
-  return communicators;
+  return transports;
 }
 
 }  // namespace stepcast

@@ -1,0 +1,78 @@
+// Kernels: how near a device's kernels come to its data sheet, a few physical numbers for each kind.
+//
+// The defaults are those of a device of which only the data sheet is known. A profile
+// (configs/profiles) replaces them by what was fitted to measured kernels. sim/cost and sim/network
+// have the formulas in which these numbers stand.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "sim/base/json.h"
+#include "sim/base/units.h"
+
+namespace stepcast {
+
+// What a number rests on, best first.
+enum class Basis : std::uint8_t { kMeasured, kInterpolated, kFitted, kDatasheet };
+inline constexpr int kBases = 4;
+std::string_view basis_name(Basis basis);  // "measured", ...
+
+// Matrix products. Rates are shares of the data sheet's peak for the dtype.
+struct MatrixKernels {
+  double efficiency = 0;     // large products that follow each other for seconds, as in training:
+                             // what power and heat allow
+  double burst = 1;          // the rate of short products on a rested device over that; >= 1
+  Seconds burst_time;        // a product this long has lost half of that gain
+  double fp8 = 1;            // fp8's share over that of bf16
+  double partial_wave = 1;   // of a last wave that fills the device partly: the share of the idle
+                             // multiprocessors' time that is lost (stream-k kernels lose less)
+  Basis basis = Basis::kDatasheet;
+};
+
+// One implementation of fused attention ("flash2", "cudnn").
+struct AttentionKernels {
+  double forward = 0;          // share of the peak: long sequences, head_dim 128, a full device
+  double backward = 0;
+  double keys = 190;           // what a block of queries pays besides its keys, in keys
+  double causal_keys = 470;    // the same where half of the scores is masked: the blocks on the
+                               // diagonal are computed whole
+  double forward_blocks = 1;   // blocks of 128 queries a multiprocessor that make it half busy
+  double backward_blocks = 1;
+  double narrow = 30;          // softmax work of a score, in columns of head_dim
+  double forward_wide = 0;     // loss at head_dim 256, beyond what 256 columns cost
+  double backward_wide = 0;
+  Basis basis = Basis::kDatasheet;
+};
+
+// Collectives. A profile also sets the device's node_latency and node_bandwidth_efficiency, of which
+// the standard box is built.
+struct CollectiveKernels {
+  Seconds start;               // launch and meeting of the members, before the first byte
+  double nvls = 1;             // bandwidth of NVLink SHARP over what NCCL's tuner expects
+  Basis basis = Basis::kDatasheet;
+};
+
+struct Kernels {
+  double memory = 0;           // share of memory_bandwidth, long streams
+  Basis memory_basis = Basis::kDatasheet;
+  MatrixKernels matrix;
+  std::map<std::string, AttentionKernels> attention;  // never empty
+  std::string usual_attention;                        // a key of `attention`
+  CollectiveKernels collectives;
+
+  const AttentionKernels& usual() const { return attention.at(usual_attention); }
+};
+
+struct Device;
+
+// Reads {"memory": ..., "matrix": {...}, "attention": {NAME: {...}}, "usual_attention": NAME,
+// "collectives": {...}} into device.kernels: what is left out stays, what is there gets `basis`. An
+// implementation of attention that is new starts from the usual one. Throws Error.
+void read_kernels(const Object& object, Basis basis, Device& device);
+// What read_kernels() reads back as the same: all that has `basis`.
+Json kernels_json(const Device& device, Basis basis);
+
+}  // namespace stepcast

@@ -1,0 +1,69 @@
+// Profile: what was measured, as the forecast reads it back.
+//
+// It is the only way from measurements into a forecast, and a file that a person can read and edit:
+//
+//   {"format": "stepcast.profile/1", "name": "dgx-h100", "description": "...",
+//    "device": "h100-sxm", "basis": "measured",
+//    "provenance": {"nccl": "2.29.2", "date": "2026-08-01"},          // free; for people
+//    "wires": [{"collective": "all-reduce", "ranks": 8, "nodes": 1,
+//               "points": [{"bytes": "1 MiB", "seconds": "37 us"}],   // ascending
+//               "samples": 3, "spread": 0.02}]}
+//
+// A curve of `wires` is one collective over one group, alone on the cluster, by size. Bytes count
+// as Transfer::bytes does (sim/program/program.h), which is nccl-tests' "size". How times between
+// and beyond the points follow is sim/network/measured.h's business.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/base/json.h"
+#include "sim/base/units.h"
+#include "sim/hardware/hardware.h"
+
+namespace stepcast {
+
+struct WirePoint {
+  Bytes bytes;    // > 0
+  Seconds time;   // > 0, finite
+  bool operator==(const WirePoint&) const = default;
+};
+
+struct WireCurve {
+  std::string collective;         // one of collective_names()
+  int ranks = 2;                  // of the group
+  int nodes = 1;                  // that it spans
+  std::vector<WirePoint> points;  // at least one; bytes ascend
+  int samples = 1;                // measurements behind a point, the most of all points
+  double spread = 0;              // largest (max - min) / median of a point's measurements
+  bool operator==(const WireCurve&) const = default;
+};
+
+struct Profile {
+  std::string name;
+  std::string description;
+  std::string device;             // Device::name of what was measured
+  Basis basis = Basis::kMeasured; // or kFitted: the points are a fit's, not a clock's
+  std::map<std::string, std::string> provenance;  // date, command, library versions, source files
+  std::vector<WireCurve> wires;   // no two of the same collective, ranks and nodes
+};
+
+// "all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-receive": the
+// names of TransferKind with dashes.
+const std::vector<std::string>& collective_names();
+
+// Throws Error for an unknown key, a collective that is none, bytes that do not ascend, a time that
+// is not finite and positive, a group of fewer ranks than nodes, a curve that is there twice.
+Profile read_profile(const Document& document);
+
+// Reads back to the same.
+Json write_profile(const Profile& profile);
+
+// From now on the cluster's transfers are looked up in `profile` first. Throws Error (place: where
+// the profile was asked for) if it is of another kind of device.
+void use_profile(Cluster& cluster, std::shared_ptr<const Profile> profile, std::string_view place);
+
+}  // namespace stepcast

@@ -1,0 +1,78 @@
+// Curves of measurements, linear between points in log-log. Cost: linear in the profile's curves to
+// find the one (a handful), then a binary search.
+#include "sim/network/measured.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "sim/base/error.h"
+
+namespace stepcast {
+namespace {
+
+// transfer_name() with the dashes of the profile's names.
+bool names(const std::string& collective, TransferKind kind) {
+  const std::string_view name = transfer_name(kind);
+  return std::equal(collective.begin(), collective.end(), name.begin(), name.end(),
+                    [](char a, char b) { return a == b || (a == '-' && b == '_'); });
+}
+
+}  // namespace
+
+MeasuredTime time_on(const WireCurve& curve, Bytes bytes, Basis basis) {
+  STEPCAST_CHECK(!curve.points.empty() && bytes >= Bytes(0), "a curve with points, a size");
+  const WirePoint& first = curve.points.front();
+  const WirePoint& last = curve.points.back();
+  const auto above = std::lower_bound(
+      curve.points.begin(), curve.points.end(), bytes,
+      [](const WirePoint& point, Bytes size) { return point.bytes < size; });
+  if (above != curve.points.end() && above->bytes == bytes) return {above->time, basis};
+  if (bytes < first.bytes) return {first.time, Basis::kFitted};
+  const auto log_size = [](Bytes size) { return std::log(static_cast<double>(size.count)); };
+  if (above == curve.points.end()) {
+    const double times = static_cast<double>(bytes.count) / static_cast<double>(last.bytes.count);
+    return {last.time * times, Basis::kFitted};
+  }
+  const WirePoint& below = *(above - 1);
+  const double share = (log_size(bytes) - log_size(below.bytes)) /
+                       (log_size(above->bytes) - log_size(below.bytes));
+  const Seconds time = below.time * std::pow(above->time / below.time, share);
+  return {time, basis == Basis::kMeasured ? Basis::kInterpolated : basis};
+}
+
+double bus_factor(TransferKind kind, int ranks) {
+  const double n = ranks;
+  switch (kind) {
+    case TransferKind::kAllReduce: return 2 * (n - 1) / n;
+    case TransferKind::kAllGather:
+    case TransferKind::kReduceScatter:
+    case TransferKind::kAllToAll: return (n - 1) / n;
+    case TransferKind::kBroadcast:
+    case TransferKind::kSendReceive: return 1;
+  }
+  STEPCAST_CHECK(false, "a kind of transfer out of range");
+}
+
+std::optional<TransferChoice> measured_choice(TransferKind kind, Bytes bytes,
+                                              const Placement& placement, const Profile& profile) {
+  if (placement.groups_per_node != 1) return std::nullopt;
+  const auto curve =
+      std::find_if(profile.wires.begin(), profile.wires.end(), [&](const WireCurve& one) {
+        return one.ranks == placement.ranks && one.nodes == placement.nodes &&
+               names(one.collective, kind);
+      });
+  if (curve == profile.wires.end()) return std::nullopt;
+  const MeasuredTime measured = time_on(*curve, bytes, profile.basis);
+  TransferChoice choice;
+  choice.time = measured.time;
+  choice.basis = measured.basis;
+  choice.algorithm = choice.protocol = "unknown";  // whatever ran when it was measured
+  // Of the largest size, where latency counts least.
+  const WirePoint& last = curve->points.back();
+  choice.bus_bandwidth = Bandwidth(static_cast<double>(last.bytes.count) / last.time.value *
+                                   bus_factor(kind, placement.ranks));
+  return choice;
+}
+
+}  // namespace stepcast

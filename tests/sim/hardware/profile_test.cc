@@ -1,0 +1,141 @@
+#include "sim/hardware/profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sim/base/error.h"
+#include "sim/program/program.h"
+
+namespace stepcast {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kText = R"({"format": "stepcast.profile/1", "name": "box",
+"device": "h100-sxm", "basis": "measured",
+"provenance": {"nccl": "2.29.2", "date": "2026-08-01"},
+"wires": [
+{"collective": "all-reduce", "ranks": 8, "nodes": 1, "samples": 3, "spread": 0.03,
+"points": [{"bytes": "1 MiB", "seconds": "37 us"},
+{"bytes": 2000000, "seconds": "0.05 ms"}]}]})";
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    read_profile(parse_json(text, "p.json"));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Profile, ReadsUnitsAndCounts) {
+  const Profile profile = read_profile(parse_json(kText, "p.json"));
+  EXPECT_EQ(profile.name, "box");
+  EXPECT_EQ(profile.device, "h100-sxm");
+  EXPECT_EQ(profile.basis, Basis::kMeasured);
+  EXPECT_EQ(profile.provenance.at("nccl"), "2.29.2");
+  ASSERT_EQ(profile.wires.size(), 1u);
+  const WireCurve& curve = profile.wires[0];
+  EXPECT_EQ(curve.collective, "all-reduce");
+  EXPECT_EQ(curve.ranks, 8);
+  EXPECT_EQ(curve.samples, 3);
+  EXPECT_EQ(curve.spread, 0.03);
+  const std::vector<WirePoint> points = {{mebibytes(1), microseconds(37)},
+                                         {Bytes(2000000), microseconds(50)}};
+  ASSERT_EQ(curve.points.size(), 2u);
+  EXPECT_EQ(curve.points[0].bytes, points[0].bytes);
+  EXPECT_DOUBLE_EQ(curve.points[0].time.value, points[0].time.value);
+  EXPECT_EQ(curve.points[1].bytes, points[1].bytes);
+  EXPECT_DOUBLE_EQ(curve.points[1].time.value, points[1].time.value);
+}
+
+TEST(Profile, WrittenReadsBackToTheSame) {
+  Profile profile = read_profile(parse_json(kText, "p.json"));
+  profile.description = "a \"box\"";
+  profile.basis = Basis::kFitted;
+  profile.wires[0].points.push_back({Bytes(3 << 20), Seconds(1.0 / 3)});
+  const Json json = write_profile(profile);
+  const Profile back = read_profile(parse_json(json.dump(), "written"));
+  EXPECT_EQ(back.wires, profile.wires);
+  EXPECT_EQ(back.description, profile.description);
+  EXPECT_EQ(back.basis, profile.basis);
+  EXPECT_EQ(back.provenance, profile.provenance);
+  EXPECT_EQ(write_profile(back), json);
+}
+
+TEST(Profile, NamesThePlaceOfWhatIsWrong) {
+  EXPECT_THAT(error_of(replaced(kText, "\"samples\"", "\"sample\"")),
+              HasSubstr("p.json:5: wires.0.sample: unknown key"));
+  EXPECT_THAT(error_of(replaced(kText, "\"samples\"", "\"sample\"")),
+              HasSubstr("did you mean \"samples\"?"));
+  EXPECT_THAT(error_of(replaced(kText, "all-reduce", "all-reduced")),
+              HasSubstr("did you mean \"all-reduce\"?"));
+  EXPECT_THAT(error_of(replaced(kText, "2000000", "1048576")), HasSubstr("p.json:7"));
+  EXPECT_THAT(error_of(replaced(kText, "2000000", "1048576")), HasSubstr("must ascend"));
+  EXPECT_THAT(error_of(replaced(kText, "37 us", "0 us")), HasSubstr("more than zero"));
+  EXPECT_THAT(error_of(replaced(kText, "37 us", "37")), HasSubstr("p.json:6"));
+  EXPECT_THAT(error_of(replaced(kText, "37 us", "1e300 h")), HasSubstr("p.json:6"));
+  EXPECT_THAT(error_of(replaced(kText, "2000000", "0")), HasSubstr("p.json:7"));
+  EXPECT_THAT(error_of(replaced(kText, "\"nodes\": 1", "\"nodes\": 9")),
+              HasSubstr("8 ranks cannot span 9 nodes"));
+  EXPECT_THAT(error_of(replaced(kText, "\"ranks\": 8", "\"ranks\": 1")), HasSubstr("from 2"));
+  EXPECT_THAT(error_of(replaced(kText, "profile/1", "report/1")), HasSubstr("stepcast import"));
+  EXPECT_THAT(error_of(replaced(kText, "\"measured\"", "\"datasheet\"")), HasSubstr("basis"));
+  EXPECT_THAT(error_of(replaced(kText, "\"2.29.2\"", "2")), HasSubstr("provenance.nccl"));
+}
+
+TEST(Profile, RefusesACurveThatIsThereTwice) {
+  const std::string curve =
+      R"({"collective": "send-receive", "ranks": 2, "nodes": 2,
+          "points": [{"bytes": "1 B", "seconds": "5 us"}]})";
+  const std::string head = R"({"format": "stepcast.profile/1", "name": "x", "device": "y",
+                               "wires": [)";
+  EXPECT_EQ(error_of(head + curve + "]}"), "");
+  EXPECT_THAT(error_of(head + curve + "," + curve + "]}"), HasSubstr("is there twice"));
+  EXPECT_THAT(error_of(head + replaced(curve, "{\"bytes\": \"1 B\", \"seconds\": \"5 us\"}", "") +
+                       "]}"),
+              HasSubstr("at least one"));
+}
+
+// The floor below does not know TransferKind; the names must be its all the same.
+TEST(Profile, HasTheCollectivesOfATransfer) {
+  std::vector<std::string> names;
+  for (const TransferKind kind :
+       {TransferKind::kAllReduce, TransferKind::kAllGather, TransferKind::kReduceScatter,
+        TransferKind::kBroadcast, TransferKind::kAllToAll, TransferKind::kSendReceive}) {
+    std::string name(transfer_name(kind));
+    for (char& c : name) c = c == '_' ? '-' : c;
+    names.push_back(name);
+  }
+  EXPECT_EQ(collective_names(), names);
+}
+
+TEST(Profile, OfAnotherDeviceIsRefusedWithBothNames) {
+  Cluster cluster;
+  cluster.name = "mine";
+  cluster.device.name = "a100-80gb";
+  const auto profile =
+      std::make_shared<const Profile>(read_profile(parse_json(kText, "p.json")));
+  try {
+    use_profile(cluster, profile, "plan.json:3: profile");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), StartsWith("plan.json:3: profile"));
+    EXPECT_THAT(error.what(), HasSubstr("h100-sxm"));
+    EXPECT_THAT(error.what(), HasSubstr("a100-80gb"));
+  }
+  EXPECT_EQ(cluster.profile, nullptr);
+  cluster.device.name = "h100-sxm";
+  use_profile(cluster, profile, "");
+  EXPECT_EQ(cluster.profile, profile);
+}
+
+}  // namespace
+}  // namespace stepcast

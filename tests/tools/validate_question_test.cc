@@ -1,0 +1,284 @@
+#include "tools/validate_question.h"
+
+#include <gmock/gmock.h>
+
+#include "sim/base/error.h"
+#include "tools/validate_device.h"
+#include "tools/whatif.h"
+
+namespace stepcast {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+const Shipped& shipped() {
+  static const Shipped all = read_shipped();
+  return all;
+}
+
+// A run in which everything that the mapping asks for is stated.
+Json whole_row() {
+  return parse_json(R"row({
+    "id": "r", "model": {"name": "llama3-8b", "layers": 32, "hidden": 4096, "heads": 32,
+      "kv_heads": 8, "ffn_hidden": 14336, "gated_mlp": true, "vocab": 128256, "seq_len": 8192,
+      "tied_embeddings": false},
+    "hardware": {"gpu": "H100-80GB-SXM", "gpus_per_node": 8, "gpus_total": 16,
+      "inter_node_link": "8x NDR400"},
+    "software": {"framework": "torchtitan", "precision": "bf16 (fp32 main grads)",
+      "attention_impl": "flash", "extra": {"overlap": "none"}},
+    "parallel": {"tp": 4, "sequence_parallel": true, "pp": 2, "dp": 2, "cp": 1, "ep": 1,
+      "zero_stage": 1, "schedule": "1f1b", "micro_batch": 1, "global_batch": 32,
+      "grad_accumulation": 16},
+    "recompute": "selective", "measured": {"step_time_s": 10}})row",
+                    "row")
+      .root;
+}
+
+Json with(const std::string& path, const std::string& value) {
+  Document document{"row", whole_row(), {}};
+  set_value(document, path, value);
+  return document.root;
+}
+
+// The row without one field of a section.
+Json without(const std::string& section, const std::string& key) {
+  Json row = whole_row();
+  row[section].erase(key);
+  return row;
+}
+
+RunQuestion ask(const Json& row) { return run_question(row, shipped()); }
+
+std::string refusal(const Json& row) {
+  try {
+    ask(row);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+WhatIf read(const RunQuestion& question) {
+  return read_what_if(Document{"what-if", question.what_if, {}}, ".");
+}
+
+TEST(RunQuestion, WritesWhatIsStatedAndAssumesNothing) {
+  const RunQuestion question = ask(whole_row());
+  EXPECT_THAT(question.assumed, Not(Contains(HasSubstr("style"))));
+  EXPECT_EQ(question.what_if.at("model"), "llama3-8b");  // the preset of that name and shape
+  const WhatIf what_if = read(question);
+  EXPECT_EQ(what_if.model.layers, 32);
+  EXPECT_EQ(what_if.cluster.devices(), 16);
+  EXPECT_EQ(what_if.cluster.device.name, "h100-sxm");
+  const Plan& plan = what_if.plan;
+  EXPECT_EQ(plan.tensor, 4);
+  EXPECT_TRUE(plan.sequence_parallel);
+  EXPECT_EQ(plan.pipeline, 2);
+  EXPECT_EQ(plan.data, 2);
+  EXPECT_EQ(plan.zero, 1);
+  EXPECT_FALSE(plan.overlap);
+  EXPECT_EQ(plan.micro_batches(), 16);
+  EXPECT_EQ(plan.recompute, Recompute::kSelective);
+  EXPECT_EQ(plan.compute, Dtype::kBf16);
+  EXPECT_EQ(plan.gradients, Dtype::kFp32);
+  EXPECT_TRUE(plan.fused_attention);
+  EXPECT_THAT(question.assumed, ::testing::ElementsAre("pipeline_overlap (yes)"));
+}
+
+TEST(RunQuestion, WritesTheModelOutWhereThePresetHasAnotherShape) {
+  const RunQuestion question = ask(with("model.layers", "16"));
+  ASSERT_TRUE(question.what_if.at("model").is_object());
+  const Model model = read(question).model;
+  EXPECT_EQ(model.layers, 16);
+  EXPECT_EQ(model.activation, Activation::kSwiglu);
+  EXPECT_THAT(question.assumed, Contains("style (Llama)"));
+}
+
+TEST(RunQuestion, FillsInWhatAGptLeavesOut) {
+  Json row = whole_row();
+  row["model"] = {{"name", "gpt"}, {"layers", 24}, {"hidden", 2048}, {"seq_len", 1024}};
+  row["software"] = {{"framework", "Megatron-LM"}};
+  row.erase("recompute");
+  const RunQuestion question = ask(row);
+  const Model model = read(question).model;
+  EXPECT_EQ(model.heads, 16);  // of 128
+  EXPECT_EQ(model.kv_heads, 16);
+  EXPECT_EQ(model.ffn, 8192);
+  EXPECT_TRUE(model.tied_embeddings);
+  EXPECT_TRUE(model.learned_positions);
+  EXPECT_TRUE(model.dropout);
+  // 50,257 up to a multiple of 128 x 4.
+  EXPECT_EQ(model.vocabulary, 50688);
+  const Plan plan = read(question).plan;
+  EXPECT_EQ(plan.recompute, Recompute::kNone);
+  EXPECT_FALSE(plan.overlap);
+  EXPECT_FALSE(plan.pipeline_overlap);
+  for (const char* what : {"heads (16, of 128)", "kv_heads (16)", "ffn_hidden (8192)",
+                           "gated_mlp (no)", "vocab (50257, GPT-2's)", "tied_embeddings (yes)",
+                           "padded vocabulary (50688, of 128 x tensor)", "style (GPT)",
+                           "dropout (yes)", "precision (bf16)", "gradients (fp32)",
+                           "recompute (none)", "attention (fused)", "pipeline_overlap (no)"}) {
+    EXPECT_THAT(question.assumed, Contains(what));
+  }
+}
+
+// 128,256 = 128 x 1,002 is a multiple of 256, not of 512; another framework does not pad at all.
+TEST(RunQuestion, PadsTheVocabularyAsMegatronDoes) {
+  EXPECT_EQ(read(ask(whole_row())).model.vocabulary, 128256);
+  Json row = with("software.framework", "NeMo/Megatron-Core");
+  EXPECT_EQ(read(ask(row)).model.vocabulary, 128512);
+  EXPECT_THAT(ask(row).assumed, Contains("padded vocabulary (128512, of 128 x tensor)"));
+  row["software"]["extra"]["flags"]["make-vocab-size-divisible-by"] = 64;
+  EXPECT_EQ(read(ask(row)).model.vocabulary, 128256);
+  EXPECT_THAT(ask(row).assumed, Not(Contains(HasSubstr("padded"))));
+}
+
+TEST(RunQuestion, DerivesTheDegreeThatIsLeftOut) {
+  EXPECT_EQ(read(ask(without("parallel", "dp"))).plan.data, 2);
+  const RunQuestion tensor = ask(without("parallel", "tp"));
+  EXPECT_EQ(read(tensor).plan.tensor, 4);
+  EXPECT_THAT(tensor.assumed, Contains("tp (4)"));
+  const RunQuestion gpus = ask(without("hardware", "gpus_total"));
+  EXPECT_EQ(read(gpus).cluster.devices(), 16);
+  EXPECT_THAT(gpus.assumed, Contains("gpus_total (16)"));
+  EXPECT_EQ(read(ask(without("parallel", "micro_batch"))).plan.micro_batch, 1);
+  EXPECT_EQ(read(ask(without("parallel", "global_batch"))).plan.global_batch, 32);
+}
+
+TEST(RunQuestion, ReadsTheWordsForRecomputation) {
+  const auto recompute = [](const std::string& text) {
+    return ask(with("recompute", "\"" + text + "\"")).what_if.at("recompute");
+  };
+  EXPECT_EQ(recompute("none (preset sets none)"), "none");
+  EXPECT_EQ(recompute("full"), "full");
+  EXPECT_EQ(recompute("full:uniform:1"), "full");
+  EXPECT_EQ(recompute("full:uniform:4"), Json({{"every", 4}}));
+  EXPECT_EQ(recompute("selective (core_attn)"), "selective");
+  EXPECT_EQ(recompute("per-op:layernorm,mlp"), Json({{"modules", {"norm", "mlp"}}}));
+  EXPECT_EQ(recompute("selective:[layernorm norm]"), Json({{"modules", {"norm"}}}));
+  EXPECT_THAT(refusal(with("recompute", "\"per-op:moe_act\"")), HasSubstr("module moe_act"));
+  EXPECT_THAT(refusal(with("recompute", "\"full:block:2\"")), HasSubstr("full:block:2"));
+  EXPECT_THAT(refusal(with("recompute", "\"sometimes\"")), HasSubstr("sometimes"));
+  EXPECT_THAT(refusal(with("recompute", "7")), HasSubstr("must be text"));
+}
+
+TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
+  Json row = with("parallel.virtual_pp", "4");
+  row["parallel"]["schedule"] = "interleaved-1f1b";
+  EXPECT_EQ(read(ask(row)).plan.virtual_stages, 4);
+  EXPECT_EQ(read(ask(row)).plan.schedule, PipelineSchedule::kInterleaved);
+  row["parallel"].erase("virtual_pp");
+  EXPECT_EQ(read(ask(row)).plan.virtual_stages, 2);
+  EXPECT_THAT(ask(row).assumed, Contains("virtual_pp (2)"));
+  EXPECT_THAT(refusal(with("parallel.schedule", "zbv")), HasSubstr("zbv is not built"));
+  // 30 layers do not fill 2 x 4 chunks evenly; 33 on two stages are 17 and 16.
+  row["parallel"]["virtual_pp"] = 4;
+  row["model"]["layers"] = 30;
+  EXPECT_THAT(ask(row).assumed, Contains("stages (balanced)"));
+  EXPECT_THAT(ask(with("model.layers", "33")).assumed, Contains("stages (even)"));
+}
+
+// Embedding and loss count as a layer each (Megatron-LM's flags): (30 + 2) / 2 = 16 a stage.
+TEST(RunQuestion, GivesTheEndsOfThePipelineWhatTheyAreStatedToHave) {
+  Json row = with("model.layers", "30");
+  row["software"]["extra"]["flags"] = {{"account-for-embedding-in-pipeline-split", true},
+                                       {"account-for-loss-in-pipeline-split", true}};
+  EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(15, 15));
+  row["software"]["extra"]["flags"] = {{"decoder-first-pipeline-num-layers", 12}};
+  EXPECT_THAT(refusal(row), HasSubstr("uneven"));
+  row["software"]["extra"]["flags"]["decoder-last-pipeline-num-layers"] = 18;
+  EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(12, 18));
+}
+
+TEST(RunQuestion, ReadsHowDataParallelRanksShard) {
+  Json row = with("parallel.zero_stage", "3");
+  row["parallel"]["dp"] = 4;
+  row["parallel"]["pp"] = 1;
+  const auto sharding = [&](const std::string& mode) {
+    row["parallel"]["fsdp_mode"] = mode;
+    return read(ask(row)).plan;
+  };
+  EXPECT_EQ(sharding("FULL_SHARD").shard_group, 0);
+  EXPECT_EQ(sharding("FSDP2 shard=2").shard_group, 2);
+  EXPECT_EQ(sharding("FSDP=4 x DP=1").shard_group, 0);  // all of data
+  row["parallel"]["zero_stage"] = 2;
+  EXPECT_FALSE(sharding("SHARD_GRAD_OP").reshard_after_forward);
+  EXPECT_EQ(sharding("SHARD_GRAD_OP").zero, 3);
+  EXPECT_EQ(read(ask(with("parallel.zero_stage", "0"))).plan.zero, 0);
+  EXPECT_THAT(refusal(with("parallel.zero_stage", "two")), HasSubstr("parallel.zero_stage"));
+}
+
+TEST(RunQuestion, SaysWhatItDoesNotCover) {
+  EXPECT_THAT(refusal(with("parallel.cp", "2")), HasSubstr("context parallelism"));
+  EXPECT_THAT(refusal(with("parallel.ep", "8")), HasSubstr("expert parallelism"));
+  EXPECT_THAT(refusal(with("model.experts", "8")), HasSubstr("mixture of experts"));
+  EXPECT_THAT(refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
+  EXPECT_THAT(refusal(with("model.extra.attention", "MLA")), HasSubstr("latent"));
+  EXPECT_THAT(refusal(with("software.precision", "MXFP8")), HasSubstr("8-bit"));
+  EXPECT_THAT(refusal(with("software.precision", "posit16")), HasSubstr("posit16"));
+  EXPECT_THAT(refusal(with("offload.layers", "20")), HasSubstr("offload"));
+  EXPECT_EQ(refusal(with("offload.activations_cpu", "false")), "");
+  EXPECT_THAT(refusal(with("id", "x-lora-1")), HasSubstr("adapters"));
+  EXPECT_THAT(refusal(with("hardware.gpu", "TPU v5p")), HasSubstr("no device is shipped for TPU"));
+  EXPECT_THAT(refusal(with("hardware.gpu", "H800")), HasSubstr("links of H800"));
+  EXPECT_THAT(refusal(with("hardware.intra_node_link", "PCIe 4")), HasSubstr("PCIe"));
+  EXPECT_THAT(refusal(with("hardware.gpus_total", "24")), HasSubstr("are not the 24 GPUs"));
+  EXPECT_THAT(refusal(with("hardware.gpus_per_node", "12")), HasSubstr("do not fill nodes of 12"));
+  EXPECT_THAT(refusal(with("parallel.extra.layout", "Et|t*9L")), HasSubstr("pattern"));
+}
+
+TEST(RunQuestion, NamesTheFieldThatIsMissing) {
+  EXPECT_THAT(refusal(without("hardware", "gpu")), HasSubstr("hardware.gpu"));
+  EXPECT_THAT(refusal(without("model", "layers")), HasSubstr("model.layers"));
+  EXPECT_THAT(refusal(without("model", "vocab")), HasSubstr("model.vocab"));
+  Json row = without("hardware", "gpus_total");
+  row["parallel"].erase("dp");
+  EXPECT_THAT(refusal(row), HasSubstr("the GPU count is not known"));
+  row = without("parallel", "global_batch");
+  row["parallel"].erase("grad_accumulation");
+  EXPECT_THAT(refusal(row), HasSubstr("parallel.global_batch"));
+  row = without("parallel", "tp");
+  row["parallel"].erase("pp");
+  EXPECT_THAT(refusal(row), HasSubstr("tp and pp are not stated"));
+}
+
+TEST(RunQuestion, RefusesWhatIsNoCountInsteadOfAssumingOne) {
+  EXPECT_THAT(refusal(with("parallel.tp", "-4")), HasSubstr("parallel.tp"));
+  EXPECT_THAT(refusal(with("parallel.tp", "four")), HasSubstr("parallel.tp"));
+  EXPECT_THAT(refusal(with("model.hidden", "[4096]")), HasSubstr("model.hidden"));
+  EXPECT_THAT(refusal(with("parallel.global_batch", "31.5")), HasSubstr("parallel.global_batch"));
+  EXPECT_EQ(refusal(with("parallel.tp", "\"4\"")), "");  // a string of digits counts
+  EXPECT_NE(refusal(with("parallel.dp", "1e15")), "");
+  EXPECT_NE(refusal(with("parallel.global_batch", "1e15")), "");
+}
+
+TEST(ReadLink, ReadsCardsAndRatesInTheirSpellings) {
+  const auto link = [](std::string_view text) {
+    const auto found = read_link(text, 8, 4);
+    return found ? std::pair(found->cards, found->rate.value * 8 / 1e9) : std::pair(0, 0.0);
+  };
+  EXPECT_EQ(link("32x100 Gb/s EFA per node"), std::pair(32, 100.0));
+  EXPECT_EQ(link("8x NDR400"), std::pair(8, 400.0));
+  EXPECT_EQ(link("8x HDR 200 Gb/s InfiniBand per node (Selene)"), std::pair(8, 200.0));
+  EXPECT_EQ(link("DGX SuperPOD HDR InfiniBand 8x200Gb/s"), std::pair(8, 200.0));
+  EXPECT_EQ(link("RoCE 1600 Gb/s per node (stated)"), std::pair(8, 200.0));
+  EXPECT_EQ(link("InfiniBand NDR 400 Gb/s per GPU"), std::pair(4, 400.0));
+  EXPECT_EQ(link("InfiniBand NDR"), std::pair(0, 0.0));
+  EXPECT_EQ(link("0x100 Gb/s, 99999999999x1 Gb/s"), std::pair(0, 0.0));
+  EXPECT_EQ(link(std::string(1 << 20, '9')), std::pair(0, 0.0));
+}
+
+TEST(RunQuestion, WritesTheFabricThatIsStated) {
+  const Cluster cluster = read(ask(with("hardware.inter_node_link", "1600 Gb/s per node"))).cluster;
+  EXPECT_EQ(cluster.nics_per_node, 8);
+  EXPECT_DOUBLE_EQ(cluster.nic_bandwidth.value, 25e9 * cluster.device.nic_efficiency);
+  const RunQuestion silent = ask(without("hardware", "inter_node_link"));
+  EXPECT_EQ(silent.what_if.at("cluster"), "h100-sxm-2x8");
+  EXPECT_THAT(silent.assumed, Contains(HasSubstr("inter_node_link")));
+}
+
+}  // namespace
+}  // namespace stepcast

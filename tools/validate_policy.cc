@@ -1,0 +1,125 @@
+// A run's precision, recomputation and attention as a what-if: words that tables use, in a few
+// spellings each. What is not known is refused by name rather than taken for something near.
+// Linear in the text.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sim/base/error.h"
+#include "tools/validate_fields.h"
+#include "tools/validate_question.h"
+
+namespace stepcast {
+namespace {
+
+std::string compute_word(const Json& row, std::vector<std::string>& assumed) {
+  const std::string text = lower(text_of(section_of(row, "software"), "precision"));
+  for (const std::string_view other : {"fp8", "fp4", "int8", "8-bit"}) {
+    if (has(text, other)) throw Error("software.precision", "8-bit and 4-bit runs are not covered");
+  }
+  if (has(text, "fp16/bf16")) {
+    assumed.emplace_back("precision (bf16 of fp16/bf16)");
+    return "bf16";
+  }
+  for (const char* word : {"bf16", "fp16", "fp32"}) {
+    if (has(text, word)) return word;
+  }
+  if (!text.empty()) throw Error("software.precision", fmt::format("\"{}\" is not known", text));
+  assumed.emplace_back("precision (bf16)");
+  return "bf16";
+}
+
+// "selective:[layernorm mla_up_proj]", "per-op:moe_act,mlp", "selective (core_attn)".
+Json recompute_modules(std::string_view list) {
+  constexpr std::pair<std::string_view, std::string_view> kModules[] = {
+      {"core_attn", "attention_core"}, {"layernorm", "norm"}, {"mlp", "mlp"},
+      {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"}};
+  Json modules = Json::array();
+  for (std::size_t at = 0; at < list.size();) {
+    at = std::min(list.find_first_not_of(" ,[]()", at), list.size());
+    const std::size_t end = std::min(list.find_first_of(" ,[]()", at), list.size());
+    const std::string_view word = list.substr(at, end - at);
+    at = end;
+    if (word.empty()) continue;
+    const auto found = std::find_if(std::begin(kModules), std::end(kModules),
+                                    [&](const auto& pair) { return pair.first == word; });
+    if (found == std::end(kModules)) {
+      throw Error("recompute", fmt::format("the module {} is not modelled", word));
+    }
+    if (std::find(modules.begin(), modules.end(), Json(found->second)) == modules.end()) {
+      modules.push_back(found->second);
+    }
+  }
+  return modules;
+}
+
+}  // namespace
+
+Json precision_question(const Json& row, const Habits& habits, std::vector<std::string>& assumed) {
+  Json precision = {{"compute", compute_word(row, assumed)}};
+  const std::string compute = precision["compute"];
+  if (compute == "fp32") return precision;
+  const Json& software = section_of(row, "software");
+  const Json& extra = section_of(software, "extra");
+  const Json& flags = flags_of(row);
+  const std::string mixed = text_of(extra, "fsdp_mixed_precision");
+  if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") return precision;
+  if (has(lower(text_of(software, "precision")), "fp32 main grads") || mixed == "DEFAULT" ||
+      switch_of(flags, "accumulate-allreduce-grads-in-fp32") == true) {
+    precision["gradients"] = "fp32";
+  } else if (habits.main_gradients && compute == "bf16") {
+    precision["gradients"] = "fp32";
+    assumed.emplace_back("gradients (fp32)");
+  } else if (habits.main_gradients) {
+    precision["gradient_copy"] = "fp32";
+    assumed.emplace_back("gradients (fp16 with an fp32 copy)");
+  } else {
+    assumed.push_back(fmt::format("gradients ({})", compute));
+  }
+  return precision;
+}
+
+Json recompute_question(const Json& row, std::vector<std::string>& assumed) {
+  const std::string text = lower(text_of(row, "recompute"));
+  if (text.empty()) {
+    if (member(row, "recompute") != nullptr) throw Error("recompute", "must be text");
+    assumed.emplace_back("recompute (none)");
+    return "none";
+  }
+  if (text.starts_with("none")) return "none";
+  if (text == "full") return "full";
+  if (text == "full:uniform:1") return "full";
+  if (text.starts_with("full:uniform:")) {
+    const Json holder = {{"n", text.substr(13)}};
+    if (const auto every = count_of(holder, "n")) return {{"every", *every}};
+  }
+  if (text.starts_with("full")) {
+    throw Error("recompute", fmt::format("\"{}\" is not modelled", text));
+  }
+  const std::size_t list = text.find_first_of(":(");
+  const Json modules = list == std::string::npos ? Json::array()
+                                                 : recompute_modules(text.substr(list + 1));
+  if (text.starts_with("selective") || text.starts_with("per-op")) {
+    if (modules.empty() || modules == Json::array({"attention_core"})) return "selective";
+    return {{"modules", modules}};
+  }
+  throw Error("recompute", fmt::format("\"{}\" is not known", text));
+}
+
+std::string attention_question(const Json& row, const Habits& habits,
+                               std::vector<std::string>& assumed) {
+  std::string text = lower(text_of(section_of(row, "software"), "attention_impl"));
+  const std::string backend = lower(text_of(flags_of(row), "attention-backend"));
+  if (!backend.empty()) text = backend;
+  if (text.starts_with("unfused") || text.starts_with("local") || text.ends_with("/local")) {
+    return "unfused";
+  }
+  for (const std::string_view word : {"fused", "flash", "cudnn", "te ", "transformer_engine"}) {
+    if (has(text, word)) return "fused";
+  }
+  assumed.emplace_back(habits.fused_attention ? "attention (fused)" : "attention (unfused)");
+  return habits.fused_attention ? "fused" : "unfused";
+}
+
+}  // namespace stepcast

@@ -1,0 +1,246 @@
+// Errors of rows, summed up. A group is what one bench measured on one machine, so that a good
+// number of one source cannot hide a bad one of another; runs are ordered only among plans for the
+// same work on the same cluster, since any order across models is easy. Kendall's tau costs n^2 a
+// group, all else is linear.
+#include "tools/validate_summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "sim/base/error.h"
+
+namespace stepcast {
+namespace {
+
+constexpr double kNear = 0.05, kClose = 0.10;
+constexpr std::size_t kCutLeast = 3;  // two plans are in the right order by chance every other time
+
+using Pointers = std::vector<const ValidationRow*>;
+
+double sign_of(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::optional<double> tau_of(const Pointers& rows) {
+  std::vector<double> predicted, measured;
+  for (const ValidationRow* row : rows) {
+    predicted.push_back(*row->predicted_seconds);
+    measured.push_back(*row->measured_seconds);
+  }
+  return kendall_tau_b(predicted, measured);
+}
+
+std::map<std::string, Pointers> cuts_of(const Pointers& timed) {
+  std::map<std::string, Pointers> cuts;
+  for (const ValidationRow* row : timed) {
+    if (row->run) cuts[row->run->cut].push_back(row);
+  }
+  std::erase_if(cuts, [](const auto& cut) { return cut.second.size() < kCutLeast; });
+  return cuts;
+}
+
+std::optional<double> order_of(const Pointers& timed) {
+  if (timed.empty() || !timed.front()->run) return tau_of(timed);
+  double sum = 0, weight = 0;
+  for (const auto& [key, members] : cuts_of(timed)) {
+    const auto tau = tau_of(members);
+    if (!tau) continue;
+    sum += *tau * static_cast<double>(members.size());
+    weight += static_cast<double>(members.size());
+  }
+  return weight > 0 ? std::optional(sum / weight) : std::nullopt;
+}
+
+void add_memory(const ValidationRow& row, std::vector<double>& peaks,
+                std::vector<double>& residents, std::vector<double>& stages) {
+  if (const auto error = memory_relative_error(row)) peaks.push_back(*error);
+  if (!row.run) return;
+  const RunDetails& run = *row.run;
+  if (run.predicted_resident && run.measured_resident) {
+    residents.push_back(*run.predicted_resident / *run.measured_resident - 1);
+  }
+  for (const StageBytes& stage : run.stages) {
+    stages.push_back(stage.predicted / stage.measured - 1);
+  }
+}
+
+// All but the names.
+ValidationSummary summary_of(const Pointers& rows) {
+  ValidationSummary summary;
+  summary.rows = static_cast<int>(rows.size());
+  Pointers timed;
+  std::vector<double> times, peaks, residents, stages;
+  for (const ValidationRow* row : rows) {
+    if (!row->covered) continue;
+    add_memory(*row, peaks, residents, stages);
+    const auto error = relative_error(*row);
+    if (!error) continue;
+    times.push_back(*error);
+    timed.push_back(row);
+  }
+  summary.time = summarise_errors(times);
+  summary.memory = summarise_errors(peaks);
+  summary.resident = summarise_errors(residents);
+  summary.stages = summarise_errors(stages);
+  for (const ValidationRow* row : timed) {
+    if (!row->run) continue;
+    for (std::size_t i = 0; i < kParts; ++i) {
+      summary.parts[i] +=
+          row->run->seconds[i] / *row->predicted_seconds / static_cast<double>(timed.size());
+    }
+  }
+  summary.kendall_tau = order_of(timed);
+  return summary;
+}
+
+// The mean of one kind of error over the sources that have any.
+ErrorSummary mean_errors(const std::vector<ValidationSummary>& sources,
+                         ErrorSummary ValidationSummary::*errors) {
+  ErrorSummary mean;
+  double n = 0;
+  for (const ValidationSummary& source : sources) {
+    const ErrorSummary& one = source.*errors;
+    if (one.count == 0) continue;
+    ++n;
+    mean.count += one.count;
+    mean.mean_absolute += one.mean_absolute;
+    mean.median_absolute += one.median_absolute;
+    mean.signed_bias += one.signed_bias;
+    mean.within_5_percent += one.within_5_percent;
+    mean.within_10_percent += one.within_10_percent;
+  }
+  if (n == 0) return mean;
+  for (double* value : {&mean.mean_absolute, &mean.median_absolute, &mean.signed_bias,
+                        &mean.within_5_percent, &mean.within_10_percent}) {
+    *value /= n;
+  }
+  return mean;
+}
+
+}  // namespace
+
+ErrorSummary summarise_errors(const std::vector<double>& errors) {
+  ErrorSummary summary;
+  summary.count = static_cast<int>(errors.size());
+  if (errors.empty()) return summary;
+  std::vector<double> absolute;
+  double near = 0, close = 0;
+  const double n = static_cast<double>(errors.size());
+  for (const double error : errors) {
+    absolute.push_back(std::abs(error));
+    if (absolute.back() <= kNear) ++near;
+    if (absolute.back() <= kClose) ++close;
+  }
+  summary.mean_absolute = std::accumulate(absolute.begin(), absolute.end(), 0.0) / n;
+  summary.median_absolute = median(absolute);
+  summary.signed_bias = std::accumulate(errors.begin(), errors.end(), 0.0) / n;
+  summary.within_5_percent = near / n;
+  summary.within_10_percent = close / n;
+  return summary;
+}
+
+std::optional<double> kendall_tau_b(const std::vector<double>& x, const std::vector<double>& y) {
+  STEPCAST_CHECK(x.size() == y.size(), "as many x as y");
+  double balance = 0, tied_x = 0, tied_y = 0, pairs = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const double in_x = sign_of(x[i] - x[j]), in_y = sign_of(y[i] - y[j]);
+      balance += in_x * in_y;
+      if (in_x == 0) ++tied_x;
+      if (in_y == 0) ++tied_y;
+      ++pairs;
+    }
+  }
+  const double scale = std::sqrt((pairs - tied_x) * (pairs - tied_y));
+  return scale > 0 ? std::optional(balance / scale) : std::nullopt;
+}
+
+std::vector<ValidationSummary> summarise(const std::vector<ValidationRow>& rows) {
+  using Key = std::tuple<std::string, std::string, std::string, std::string, std::string>;
+  std::map<Key, Pointers> groups;
+  for (const ValidationRow& row : rows) {
+    groups[{row.kind, row.source, row.group, row.gpu, row.variant}].push_back(&row);
+  }
+  std::vector<ValidationSummary> summaries;
+  for (const auto& [key, members] : groups) {
+    ValidationSummary& summary = summaries.emplace_back(summary_of(members));
+    std::tie(summary.kind, summary.source, summary.group, summary.gpu, summary.variant) = key;
+  }
+  return summaries;
+}
+
+std::vector<ValidationSummary> summarise_by(
+    const std::vector<ValidationRow>& rows,
+    const std::function<std::string(const ValidationRow&)>& name_of) {
+  std::map<std::string, Pointers> groups;
+  for (const ValidationRow& row : rows) {
+    if (const std::string name = name_of(row); !name.empty()) groups[name].push_back(&row);
+  }
+  std::vector<ValidationSummary> summaries;
+  for (const auto& [name, members] : groups) {
+    summaries.push_back(summary_of(members));
+    summaries.back().name = name;
+  }
+  return summaries;
+}
+
+ValidationSummary mean_of(const std::vector<ValidationSummary>& sources) {
+  ValidationSummary mean;
+  mean.time = mean_errors(sources, &ValidationSummary::time);
+  mean.memory = mean_errors(sources, &ValidationSummary::memory);
+  mean.resident = mean_errors(sources, &ValidationSummary::resident);
+  mean.stages = mean_errors(sources, &ValidationSummary::stages);
+  double timed = 0, ordered = 0, tau = 0;
+  for (const ValidationSummary& one : sources) {
+    mean.rows += one.rows;
+    if (one.time.count > 0) ++timed;
+    for (std::size_t i = 0; i < kParts; ++i) mean.parts[i] += one.parts[i];
+    if (!one.kendall_tau) continue;
+    ++ordered;
+    tau += *one.kendall_tau;
+  }
+  for (double& part : mean.parts) part /= std::max(timed, 1.0);
+  if (ordered > 0) mean.kendall_tau = tau / ordered;
+  return mean;
+}
+
+std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
+  Pointers timed;
+  for (const ValidationRow& row : rows) {
+    if (row.covered && row.run && relative_error(row)) timed.push_back(&row);
+  }
+  const auto predicted = [](const auto* a, const auto* b) {
+    return *a->predicted_seconds < *b->predicted_seconds;
+  };
+  const auto measured = [](const auto* a, const auto* b) {
+    return *a->measured_seconds < *b->measured_seconds;
+  };
+  std::vector<CutSummary> summaries;
+  for (const auto& [key, members] : cuts_of(timed)) {
+    const ValidationRow& first = *members.front();
+    CutSummary& cut = summaries.emplace_back();
+    cut.source = first.group.empty() ? first.source : first.group;
+    cut.name = first.run->cut_name;
+    cut.launch_bound = std::any_of(members.begin(), members.end(),
+                                   [](const auto* row) { return row->variant == "launch-bound"; });
+    cut.count = static_cast<int>(members.size());
+    cut.kendall_tau = tau_of(members);
+    const auto* choice = *std::min_element(members.begin(), members.end(), predicted);
+    const auto [best, worst] = std::minmax_element(members.begin(), members.end(), measured);
+    cut.regret = *choice->measured_seconds / *(*best)->measured_seconds - 1;
+    cut.spread = *(*worst)->measured_seconds / *(*best)->measured_seconds;
+  }
+  std::stable_sort(summaries.begin(), summaries.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.source, b.count, a.name) < std::tie(b.source, a.count, b.name);
+  });
+  return summaries;
+}
+
+}  // namespace stepcast
