@@ -1,7 +1,7 @@
 // Backend: what carries out one rank's kernels.
 //
-// The interpreter (rank.h) decides what runs when and where its operands lie; a backend only
-// does the arithmetic of one Op. What an Op means beyond its shapes (which slice of a table this rank
+// The interpreter (rank.h) decides what runs when and where its operands lie; a backend only does
+// the arithmetic of one Op. What an Op means beyond its shapes (which slice of a table this rank
 // holds, at which position a row stands) follows from the Job's batch and the rank's place.
 #pragma once
 
@@ -75,8 +75,8 @@ class Backend {
                       double scale) = 0;
 };
 
-// "" or why no backend carries the op out yet: dropout (its masks would have to be the same whatever
-// the plan), anything but fp32.
+// "" or why no backend carries the op out yet: dropout (its masks would have to be the same
+// whatever the plan), anything but fp32.
 std::string unsupported(const Op& op);
 
 }  // namespace stepcast
