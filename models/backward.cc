@@ -170,6 +170,8 @@ ValueId Backward::like(ValueId id, std::string_view suffix) {
   v.kind = ValueKind::kActivation;
   v.partial = false;
   v.shared.clear();
+  v.cut = Cut::kWhole;
+  v.parts = {};
   return new_value(std::move(v));
 }
 
@@ -413,7 +415,7 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
       break;  // every rank holds the whole gradient of the sum already
     case ExchangeKind::kEnter: {
       const ValueId d = gradient(node.in[0]);
-      back.work = Exchange{ExchangeKind::kAllReduce};
+      back.work = Exchange{ExchangeKind::kAllReduce, Reduction::kSum};
       back.in = back.out = {d};
       push(std::move(back));
       break;
@@ -422,9 +424,9 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
     case ExchangeKind::kReduceScatter: {
       const ValueId d = gradient(node.out[0]);
       const ValueId dx = contribution(node.in[0]);
-      back.work = Exchange{exchange.kind == ExchangeKind::kAllGather
-                               ? ExchangeKind::kReduceScatter
-                               : ExchangeKind::kAllGather};
+      back.work = Exchange{exchange.kind == ExchangeKind::kAllGather ? ExchangeKind::kReduceScatter
+                                                                     : ExchangeKind::kAllGather,
+                           Reduction::kSum};
       back.in = {d};
       back.out = {dx};
       push(std::move(back));

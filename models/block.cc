@@ -14,15 +14,15 @@ ValueId add_value(Block& block, Value value) {
 
 ValueId Block::activation(std::string_view value_name, Shape shape, Dtype dtype) {
   return add_value(*this,
-                   {std::string(value_name), shape, dtype, ValueKind::kActivation, false, ""});
+                   {std::string(value_name), shape, dtype, ValueKind::kActivation});
 }
 
 ValueId Block::weight(std::string_view value_name, Shape shape, Dtype dtype, bool partial) {
-  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kWeight, partial, ""});
+  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kWeight, partial});
 }
 
 ValueId Block::data(std::string_view value_name, Shape shape, Dtype dtype) {
-  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kData, false, ""});
+  return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kData});
 }
 
 void Block::add(std::string_view node_name, Op op, Values in, Values out, std::uint8_t modules,
@@ -31,9 +31,9 @@ void Block::add(std::string_view node_name, Op op, Values in, Values out, std::u
 }
 
 void Block::exchange(std::string_view node_name, ExchangeKind kind, Values in, Values out,
-                     std::uint8_t modules) {
-  nodes.push_back({Exchange{kind}, in, out, std::string(node_name), modules, NodeUse::kPlain,
-                   Phase::kForward});
+                     std::uint8_t modules, Reduction reduction) {
+  nodes.push_back({Exchange{kind, reduction}, in, out, std::string(node_name), modules,
+                   NodeUse::kPlain, Phase::kForward});
 }
 
 Flops forward_flops(const Block& block) {

@@ -38,7 +38,10 @@ struct Value {
   // sequence parallelism), so its gradient is a part of a sum over the tensor axis.
   bool partial = false;
   // kWeight: blocks that use the same non-empty name share the weight (tied embeddings).
-  std::string shared;
+  std::string shared = "";
+  // kWeight: how it is cut over the tensor axis (see Tensor).
+  Cut cut = Cut::kWhole;
+  std::array<std::int64_t, kPartsMax> parts = {};
   Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
 };
 
@@ -52,6 +55,7 @@ enum class ExchangeKind : std::uint8_t {
 };
 struct Exchange {
   ExchangeKind kind = ExchangeKind::kEnter;
+  Reduction reduction = Reduction::kSum;
 };
 
 // Which part of a layer a node belongs to, as "recompute": {"modules": [...]} names them.
@@ -114,7 +118,8 @@ struct Block {
   void add(std::string_view node_name, Op op, Values in, Values out, std::uint8_t modules = 0,
            NodeUse use = NodeUse::kPlain);
   void exchange(std::string_view node_name, ExchangeKind kind, Values in, Values out,
-                std::uint8_t modules = 0);
+                std::uint8_t modules = 0,
+                Reduction reduction = Reduction::kSum);
 };
 
 // The forward work of a block, for balancing stages. Exchanges count nothing.
@@ -127,6 +132,7 @@ std::int64_t weight_elements(const Block& block);
 struct Network {
   std::vector<Block> kinds;
   std::vector<std::int32_t> chain;
+  std::int64_t vocabulary = 0;  // token ids are below; 0: no tokens
 };
 
 }  // namespace stepcast

@@ -38,7 +38,7 @@ class KindMaker {
 
 Tensor KindMaker::tensor(const Value& value) const {
   Tensor t{tables_.label(value.name), value.shape, value.dtype, Category::kActivations,
-           Scope::kMicroBatch};
+           Scope::kMicroBatch, value.cut, value.parts};
   const int zero = plan_.effective_zero();
   switch (value.kind) {
     case ValueKind::kActivation: break;

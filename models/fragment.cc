@@ -136,6 +136,7 @@ void FragmentWriter::exchange(const Node& node, const Exchange& exchange) {
   allocate(node);
   const auto bytes = [&](ValueId v) { return block_.values[static_cast<std::size_t>(v)].bytes(); };
   Transfer transfer{TransferKind::kAllReduce, Axis::kTensor, false, bytes(node.in[0])};
+  transfer.reduction = exchange.reduction;
   if (exchange.kind == ExchangeKind::kAllGather) {
     transfer.kind = TransferKind::kAllGather;
     transfer.bytes = bytes(node.out[0]);

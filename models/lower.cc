@@ -108,6 +108,10 @@ void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) 
 Job Lowering::run() {
   job_.mesh = plan_.mesh();
   job_.events = events_used(plan_);
+  if (network_.vocabulary > 0) {
+    job_.batch = {plan_.sequence_length, plan_.micro_batch, plan_.micro_batches(),
+                  network_.vocabulary};
+  }
   parts_ = lay_out(network_, plan_);
   for (const Block& block : network_.kinds) kinds_.push_back(make_kind(tables_, block, plan_));
   if (plan_.clip_gradients) {

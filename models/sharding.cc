@@ -53,6 +53,17 @@ std::int32_t State::add(Unit unit) {
   if (plan_.master) {
     unit.master = resident("master", unit.layer, owned, Dtype::kFp32, Category::kMasterWeights);
   }
+  if (zero >= 1) {
+    Flat weights{unit.weights, {}}, gradients{unit.gradients, {}};
+    const auto share = [](Flat& flat, TensorId id) {
+      if (id != kNoTensor) flat.shares.push_back(id);
+    };
+    share(weights, unit.weight_shard);
+    share(gradients, unit.gradient_shard);
+    share(gradients, unit.reduced);
+    tables_.job().flats.push_back(std::move(weights));
+    tables_.job().flats.push_back(std::move(gradients));
+  }
   unit.moment1 = resident("moment1", unit.layer, owned, plan_.moments, Category::kOptimizer);
   unit.moment2 = resident("moment2", unit.layer, owned, plan_.moments, Category::kOptimizer);
   units_.push_back(std::move(unit));

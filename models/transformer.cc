@@ -9,6 +9,8 @@ namespace stepcast {
 
 namespace {
 
+using Parts = std::array<std::int64_t, kPartsMax>;
+
 class Writer {
  public:
   Writer(const Model& model, const Plan& plan, std::string_view name)
@@ -33,6 +35,13 @@ class Writer {
   ValueId weight(std::string_view name, Shape shape, bool partial = false) {
     return block_.weight(name, shape, plan_.compute, partial);
   }
+  ValueId cut_weight(std::string_view name, Shape shape, Cut cut, Parts parts = {}) {
+    const ValueId id = weight(name, shape);
+    Value& value = block_.values[static_cast<std::size_t>(id)];
+    value.cut = cut;
+    value.parts = parts;
+    return id;
+  }
   ValueId table_weight();
 
   ValueId norm(std::string_view name, ValueId x, std::uint8_t modules);
@@ -40,8 +49,9 @@ class Writer {
   ValueId enter(std::string_view name, ValueId x, std::uint8_t modules);
   // After a matrix split by rows: sums the ranks' parts.
   ValueId leave(std::string_view name, ValueId partial, std::uint8_t modules);
+  // Split by rows of its matrix (of each part packed in it), or by columns; then without bias.
   ValueId linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out, bool bias,
-                 std::uint8_t modules);
+                 std::uint8_t modules, Cut cut, Parts parts = {});
   ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias);
   ValueId attention(ValueId x);
   ValueId attention_core(ValueId qk, ValueId qkv);
@@ -59,8 +69,8 @@ class Writer {
 };
 
 ValueId Writer::table_weight() {
-  ValueId table = weight("embedding.weight",
-                         {padded_vocabulary(model_, plan_) / plan_.tensor, hidden_});
+  ValueId table = cut_weight(
+      "embedding.weight", {padded_vocabulary(model_, plan_) / plan_.tensor, hidden_}, Cut::kRows);
   if (model_.tied_embeddings) {
     block_.values[static_cast<std::size_t>(table)].shared = "embedding.weight";
   }
@@ -104,10 +114,10 @@ ValueId Writer::leave(std::string_view name, ValueId partial, std::uint8_t modul
 }
 
 ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out,
-                       bool bias, std::uint8_t modules) {
+                       bool bias, std::uint8_t modules, Cut cut, Parts parts) {
   const std::string base(name);
-  ValueId w = weight(base + ".weight", {out, in});
-  ValueId b = bias ? weight(base + ".bias", {out}) : kNoValue;
+  ValueId w = cut_weight(base + ".weight", {out, in}, cut, parts);
+  ValueId b = bias ? cut_weight(base + ".bias", {out}, cut, parts) : kNoValue;
   ValueId y = act(base + ".out", {tokens_, out});
   Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.compute, plan_.compute, false, bias};
   block_.add(name, op, {x, w, b}, {y}, modules);
@@ -183,7 +193,7 @@ ValueId Writer::attention(ValueId x) {
   const std::int64_t rotated_width = query_width + kv_width;
   ValueId in = enter("qkv.gather", x, kModuleAttention);
   ValueId qkv = linear("qkv", in, hidden_, query_width + 2 * kv_width, model_.qkv_bias,
-                       kModuleAttention);
+                       kModuleAttention, Cut::kRows, {query_width, kv_width, kv_width});
   ValueId qk = kNoValue;
   if (model_.qk_norm) {
     const std::int64_t rows = tokens_ * (rotated_width / model_.head_dim);
@@ -197,26 +207,28 @@ ValueId Writer::attention(ValueId x) {
   if (model_.rotary) {
     ValueId target = qk == kNoValue ? qkv : qk;
     Pointwise op{PointwiseKind::kRotary, tokens_, rotated_width, plan_.compute, plan_.compute,
-                 false};
+                 false, model_.head_dim};
     block_.add("rotary", op, {target}, {target}, kModuleAttention);
   }
   ValueId core = attention_core(qk, qkv);
-  ValueId out = linear("proj", core, query_width, hidden_, false, kModuleAttention);
+  ValueId out = linear("proj", core, query_width, hidden_, false, kModuleAttention,
+                       Cut::kColumns);
   return leave("proj.reduce", out, kModuleAttention);
 }
 
 ValueId Writer::mlp(ValueId x) {
   const std::int64_t width = model_.ffn / plan_.tensor;
   ValueId in = enter("fc1.gather", x, kModuleMlp);
+  const Parts branches = {width, model_.gated() ? width : 0};
   ValueId up = linear("fc1", in, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
-                      kModuleMlp);
+                      kModuleMlp, Cut::kRows, branches);
   PointwiseKind kind = PointwiseKind::kGelu;
   if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
   if (model_.activation == Activation::kGeglu) kind = PointwiseKind::kGeglu;
   ValueId active = act("activation.out", {tokens_, width});
   Pointwise op{kind, tokens_, width, plan_.compute, plan_.compute, false};
   block_.add("activation", op, {up}, {active}, kModuleActivation | kModuleMlp);
-  ValueId down = linear("fc2", active, width, hidden_, false, kModuleMlp);
+  ValueId down = linear("fc2", active, width, hidden_, false, kModuleMlp, Cut::kColumns);
   return leave("fc2.reduce", down, kModuleMlp);
 }
 
@@ -265,8 +277,9 @@ Block Writer::head() {
   ValueId x = block_.x = act("x", {rows_, hidden_});
   const std::int64_t vocabulary = padded_vocabulary(model_, plan_) / plan_.tensor;
   ValueId in = enter("head.gather", norm("final_norm", x, kModuleNone), kModuleNone);
-  ValueId table = model_.tied_embeddings ? table_weight()
-                                         : weight("head.weight", {vocabulary, hidden_});
+  ValueId table = model_.tied_embeddings
+                      ? table_weight()
+                      : cut_weight("head.weight", {vocabulary, hidden_}, Cut::kRows);
   ValueId logits = act("head.logits", {tokens_, vocabulary});
   Gemm product{tokens_, vocabulary, hidden_, 1, GemmRole::kForward,
                plan_.compute, plan_.compute, false, false};
@@ -280,8 +293,10 @@ Block Writer::head() {
                                             Dtype::kFp32);
   Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
   block_.add("loss.maximum", part, {logits}, {maximum});
-  if (split_)
-    block_.exchange("loss.maximum.reduce", ExchangeKind::kAllReduce, {maximum}, {maximum});
+  if (split_) {
+    block_.exchange("loss.maximum.reduce", ExchangeKind::kAllReduce, {maximum}, {maximum},
+                    kModuleNone, Reduction::kMaximum);
+  }
   part.part = LossPart::kSums;
   block_.add("loss.sums", part, {logits, ids, maximum}, {sums});
   if (split_) block_.exchange("loss.sums.reduce", ExchangeKind::kAllReduce, {sums}, {sums});
@@ -294,6 +309,7 @@ Block Writer::head() {
 
 Network transformer(const Model& model, const Plan& plan) {
   Network network;
+  network.vocabulary = model.vocabulary;
   network.kinds.push_back(Writer(model, plan, "embedding").embedding());
   network.kinds.push_back(Writer(model, plan, "layer").layer());
   network.kinds.push_back(Writer(model, plan, "head").head());

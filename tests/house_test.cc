@@ -67,7 +67,7 @@ const std::vector<Floor>& floors() {
       {"sim/engine", {"sim/", "<fmt/"}},
       {"models", {"sim/base/", "sim/program/", "<fmt/"}},
       {"execute", {"sim/base/", "sim/program/", "sim/result/", "<fmt/", "<mpi.h>"}},
-      {"execute/cpu", {"<dnnl", "<oneapi/dnnl/"}},
+      {"execute/cpu", {"<dnnl", "<oneapi/dnnl/", "<omp.h>"}},
       {"execute/cuda", {"<cuda", "<cublas", "<nccl"}},
       {"calibrate",
        {"execute/", "sim/base/", "sim/program/", "sim/cost/", "sim/hardware/", "sim/result/",

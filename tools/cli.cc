@@ -49,6 +49,7 @@ struct Arguments {
   SimulateArguments simulate;
   std::string ranks = "folded";
   bool no_advice = false;
+  ExecuteArguments execute;
   ShowArguments show;
   TimeArguments time;
   ValidateArguments validate;
@@ -85,6 +86,31 @@ void add_simulate(CLI::App& app, Arguments& arguments) {
   command->add_flag("--no-advice", arguments.no_advice, "Without the advice below the table");
   command->footer(R"(Example:
   stepcast simulate configs/llama3.1-70b-1024xh100.json --set sharding.zero=3 --json -)");
+}
+
+void add_execute(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand("execute", "Train the model here, by the same plan");
+  ExecuteArguments& execute = arguments.execute;
+  command->add_option("CONFIG", execute.config, "The what-if file; - is stdin")->required();
+  add_sets(*command, execute.sets);
+  command->add_option("--steps", execute.steps, "Training steps")->type_name("N");
+  command->add_option("--data", execute.data, "Train on the bytes of this file")->type_name("FILE");
+  command
+      ->add_option("--launch", execute.launch,
+                   "threads of this process are the ranks; mpi: the processes that mpirun started")
+      ->type_name("threads|mpi");
+  command->add_option("--json", execute.json, "Write the report there; - is stdout")
+      ->type_name("FILE");
+  command
+      ->add_option("--trace", execute.trace,
+                   "Write the last step there: *.json as Kineto has it, else for Perfetto")
+      ->type_name("FILE");
+  command->add_option("--rate", execute.rate, "The learning rate of AdamW")->type_name("X");
+  command->add_option("--seed", execute.seed, "Of the initial weights and the made-up language")
+      ->type_name("N");
+  command->footer(R"(Examples:
+  stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
+  mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");
 }
 
 void add_show(CLI::App& app, Arguments& arguments) {
@@ -262,6 +288,7 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
     arguments.simulate.advise = !arguments.no_advice;
     return simulate_command(arguments.simulate);
   }
+  if (app.got_subcommand("execute")) return execute_command(arguments.execute);
   if (app.got_subcommand("show")) return show_command(arguments.show);
   if (app.got_subcommand("time")) return time_command(arguments.time);
   if (app.got_subcommand("validate")) return validate_command(arguments.validate);
@@ -278,6 +305,7 @@ int parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", "stepcast " STEPCAST_VERSION);
   Arguments arguments;
   add_simulate(app, arguments);
+  add_execute(app, arguments);
   add_show(app, arguments);
   add_time(app, arguments);
   add_validate(app, arguments);

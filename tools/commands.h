@@ -2,6 +2,7 @@
 // the answer is unwelcome; trouble is thrown as Error and becomes 2 in main.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,19 @@ struct SimulateArguments {
   bool advise = true;              // --no-advice
 };
 int simulate_command(const SimulateArguments& arguments);
+
+struct ExecuteArguments {
+  std::string config;
+  std::vector<std::string> sets;   // --set path=value
+  std::int64_t steps = 10;         // --steps
+  std::string data;                // --data FILE: train on its bytes; else on a made-up language
+  std::string launch = "threads";  // --launch threads|mpi
+  std::string json;                // --json FILE|-
+  std::string trace;               // --trace FILE, of the last step
+  double rate = 1e-3;              // --rate: AdamW's learning rate
+  std::uint64_t seed = 1;          // --seed: of initial weights and the made-up language
+};
+int execute_command(const ExecuteArguments& arguments);
 
 struct ShowArguments {
   std::string what;                // model | program | cluster | memory

@@ -229,7 +229,7 @@ auto fields(const Attention& a) {
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {
-  return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal);
+  return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim);
 }
 auto fields(const Gather& g) {
   return std::tie(g.pass, g.rows, g.columns, g.vocabulary, g.dtype, g.gradient);

@@ -46,6 +46,9 @@ enum class GemmRole : std::uint8_t { kForward, kInputGradient, kWeightGradient }
 // Unfused attention is four kinds of batched product over batch * kv_heads, which read their matrix
 // out of a packed qkv (see Attention) and write their part of d_qkv in place:
 //   scores [qk,] qkv -> scores;  context  probabilities, qkv -> o;  and their gradients.
+// They are told from a linear layer's by their operands: none is a weight (of scope chunk). Scores
+// are scaled by 1 / sqrt(head_dim) in the product. Row r of the scores of one batch element
+// (sequence, then kv head) is query head r / s of that kv head, at position r % s.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t batch = 1;
@@ -98,9 +101,9 @@ struct Norm {
 // except where said. Masks hold one byte an element.
 enum class PointwiseKind : std::uint8_t {
   kAdd,              // a, b [, bias (columns)] -> a + b + bias (may be in place)
-  kAddRows,          // x (rows, columns), table (r, columns) -> x + table, row i of x takes row
-                     //   i * r / rows: a bias (r = 1), learned positions (r = s, batch per row)
-  kAddRowsBackward,  // d_y (rows, columns) -> d_table
+  kAddRows,          // x (rows, columns), table -> x + table. A table of one row is a bias;
+                     //   of several, learned positions: a row of x takes that of its position
+  kAddRowsBackward,  // d_y (rows, columns) -> d_table: each row added to the one it took
   kGelu,             // x -> gelu(x)
   kGeluBackward,     // d_y, x -> d_x
   kSwiglu,           // gate_up (rows, 2 columns) -> silu(gate) * up (rows, columns)
@@ -111,10 +114,13 @@ enum class PointwiseKind : std::uint8_t {
   kDropoutBackward,  // d_y, mask -> d_x
   kDropoutAdd,       // x, residual [, bias] -> dropout(x + bias) + residual, mask
   kRotary,           // qkv or qk -> in place: the first `columns` = (a + g) d columns are rotated
+                     //   by their row's position, a head's column j with j + d / 2
   kRotaryBackward,   // d_qkv -> in place, rotated back
-  kSoftmax,          // scores (rows, columns) -> masked, scaled softmax
+  kSoftmax,          // scores (rows, columns) -> masked softmax; row r's query stands at
+                     //   position r % columns
   kSoftmaxBackward,  // d_p, p -> d_scores
-  kCast,             // x -> x in another dtype
+  kCast,             // x... -> x in another dtype; into a tensor of 1 / t of the rows: the tensor
+                     //   rank's share of them
   kFill,             // -> zeros
   kScale,            // x -> c x
 };
@@ -126,6 +132,7 @@ struct Pointwise {
   Dtype dtype = Dtype::kBf16;        // of the inputs
   Dtype output = Dtype::kBf16;       // of the outputs
   bool causal = false;               // kSoftmax: entries right of the diagonal are masked
+  std::int64_t head_dim = 0;         // kRotary and its backward: columns of one head
   bool operator==(const Pointwise&) const = default;
 };
 
@@ -161,6 +168,8 @@ struct Loss {
 
 // The optimizer's work on `elements` of the training state that this rank owns.
 //   kSquaredNorm   gradients..., sum (1) fp32               -> sum, the squares added
+//                  Each element of the model counts once: a weight that is not cut over the tensor
+//                  axis on the first tensor rank, one that both ends hold on the first stage.
 //   kAdamW         gradients..., norm, master?, moments     -> weights..., master?, moments
 enum class UpdatePart : std::uint8_t { kSquaredNorm, kAdamW };
 

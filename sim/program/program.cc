@@ -38,6 +38,15 @@ std::string_view stream_name(Stream stream) {
   return "?";
 }
 
+std::string_view cut_name(Cut cut) {
+  switch (cut) {
+    case Cut::kWhole: return "whole";
+    case Cut::kRows: return "rows";
+    case Cut::kColumns: return "columns";
+  }
+  return "?";
+}
+
 std::string_view transfer_name(TransferKind kind) {
   switch (kind) {
     case TransferKind::kAllReduce: return "all_reduce";

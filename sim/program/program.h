@@ -1,4 +1,4 @@
-// Job: one training step as a text that every reader shares .
+// Job: one training step as a text that every reader shares.
 //
 // models/ writes a Job; simulate() gives it a meaning in time, account() in memory, execute() in
 // truth. No reader has an idea of its own of a schedule, of a buffer's life or of a message.
@@ -67,12 +67,23 @@ struct Shape {
   constexpr std::int64_t elements() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
 };
 
+// How a weight, and its gradient, is cut over the tensor axis: not, so that every tensor rank holds
+// all of it; by rows (the outputs of a layer); or by columns (its inputs).
+enum class Cut : std::uint8_t { kWhole, kRows, kColumns };
+std::string_view cut_name(Cut cut);  // "whole", "rows", "columns"
+
+inline constexpr std::size_t kPartsMax = 3;
+
 struct Tensor {
   Label label;
   Shape shape;
   Dtype dtype = Dtype::kBf16;
   Category category = Category::kActivations;
   Scope scope = Scope::kMicroBatch;
+  Cut cut = Cut::kWhole;
+  // Cut by rows: how many rows each of the matrices packed in it has here (queries, keys, values; a
+  // gate and its partner). Each is cut by itself, in the order of the ranks. All 0: it is but one.
+  std::array<std::int64_t, kPartsMax> parts = {};
   bool operator==(const Tensor&) const = default;
   Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
 };
@@ -92,6 +103,9 @@ enum class TransferKind : std::uint8_t {
 };
 std::string_view transfer_name(TransferKind kind);  // "all_reduce", ...
 
+// What an all-reduce or reduce-scatter does with the ranks' elements.
+enum class Reduction : std::uint8_t { kSum, kMaximum };
+
 // A message or collective as a value: what it costs follows from this and the cluster alone.
 // `bytes`: all-reduce, broadcast, send: the tensors; all-gather: all that is gathered (the output);
 // reduce-scatter: all that is reduced (the input); all-to-all: what one rank holds before.
@@ -100,6 +114,7 @@ struct Transfer {
   AxisSet axes;
   bool ends_only = false;  // axes is {pipeline}: only the first and the last stage take part
   Bytes bytes;
+  Reduction reduction = Reduction::kSum;
   bool operator==(const Transfer&) const = default;
 };
 
@@ -201,14 +216,46 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
+// What the step trains on. Rows of tokens are ordered sequence first, row = position * micro_batch
+// + sequence. A tensor of fewer rows than the micro-batch has tokens is the tensor rank's share of
+// them, in the order of the ranks (sequence parallelism). Token ids of a chunk (int64 residents)
+// hold, in each call, those of the call's micro-batch: what a Gather reads is the text, what a Loss
+// reads is the text one token further.
+// The loss is the mean over all tokens of the global batch: d_logits is divided by their number,
+// sequence_length * micro_batch * micro_batches * data * replica. Ids are below `vocabulary`; rows
+// of a table and columns of logits beyond it are padding, which no token has and no softmax counts.
+struct Batch {
+  std::int64_t sequence_length = 0;  // all four are 0 where the Job does not say
+  std::int64_t micro_batch = 0;      // sequences that a rank works on at once
+  std::int64_t micro_batches = 0;    // of one data rank in a step
+  std::int64_t vocabulary = 0;
+  bool operator==(const Batch&) const = default;
+};
+
+// Tensors that are laid end to end, in this order, where state is sharded over the data axis: one
+// array of n elements, of which each of d ranks has ceil(n / d), the last ones padded.
+//   * A reduce-scatter or all-gather over data takes the `whole` tensors of a flat as that array;
+//     with several flats, each is cut by itself. Where no tensors of their own hold the shares, the
+//     rank's share lies in place, and the rest of the array is not to be relied on.
+//   * An all-reduce of fewer bytes than its operands hold works on the rank's share of each.
+//   * An Update of fewer elements than its tensors hold works on the rank's share of them.
+struct Flat {
+  std::vector<TensorId> whole;
+  std::vector<TensorId> shares;  // tensors that hold one rank's share, of weights or of gradients
+  bool operator==(const Flat&) const = default;
+};
+
+// Stage i's chunk c is part c p + i of the model: its layers come after those of the parts before.
 struct Job {
   Mesh mesh;
+  Batch batch;
   std::vector<Program> programs;                   // one a stage
   std::vector<Body> bodies;
   std::vector<Tensor> tensors;
   std::vector<Op> ops;                             // distinct
   std::vector<Transfer> transfers;                 // distinct
   std::vector<std::vector<TensorId>> resident_sets;
+  std::vector<Flat> flats;                         // no tensor stands in two
   std::vector<std::string> names;                  // for Label
   int events = 0;
   bool operator==(const Job&) const = default;

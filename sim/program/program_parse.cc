@@ -61,18 +61,22 @@ class Parser {
     head.integer("", 1, 1);
     head.end();
     bool mesh = false;
+    bool batch = false;
     bool events = false;
     while (more_lines()) {
       Tokens line = next_line("");
       if (line.take("mesh")) {
         if (std::exchange(mesh, true)) line.refuse("a second mesh");
         read_mesh(line);
+      } else if (line.take("batch")) {
+        if (std::exchange(batch, true)) line.refuse("a second batch");
+        read_batch(line);
       } else if (line.take("events")) {
         if (std::exchange(events, true)) line.refuse("a second count of events");
         job_.events = static_cast<int>(line.integer("", 0, kSmallMax));
         line.end();
       } else if (!read_table_line(line)) {
-        line.fail("name, tensor, op, transfer, residents, body or stage");
+        line.fail("name, tensor, op, transfer, residents, flat, body or stage");
       }
     }
     if (!mesh) end_line().refuse("the job has no mesh");
@@ -171,6 +175,8 @@ class Parser {
       read_transfer(line);
     } else if (line.take("residents")) {
       read_resident_set(line);
+    } else if (line.take("flat")) {
+      read_flat(line);
     } else if (line.take("body")) {
       read_body(line);
     } else if (line.take("stage")) {
@@ -207,6 +213,15 @@ class Parser {
     line.end();
   }
 
+  void read_batch(Tokens& line) {
+    Batch& b = job_.batch;
+    b.sequence_length = line.integer("sequence_length=", 1, kSizeMax);
+    b.micro_batch = line.integer("micro_batch=", 1, kSizeMax);
+    b.micro_batches = line.integer("micro_batches=", 1, kIndexMax);
+    b.vocabulary = line.integer("vocabulary=", 1, kSizeMax);
+    line.end();
+  }
+
   void read_name(Tokens& line) {
     if (job_.names.size() > static_cast<std::size_t>(kSmallMax)) line.refuse("too many names");
     std::string text = name(line);
@@ -238,6 +253,28 @@ class Parser {
     return shape;
   }
 
+  // "columns", "rows", or "rows=64+16+16" for the matrices packed in it; nothing: whole.
+  static void read_cut(Tokens& line, Tensor& tensor) {
+    if (line.take("columns")) tensor.cut = Cut::kColumns;
+    if (line.take("rows")) tensor.cut = Cut::kRows;
+    if (!line.peek().starts_with("rows=")) return;
+    std::string_view rest = line.peek().substr(5);
+    for (std::int64_t& part : tensor.parts) {
+      const std::string_view size = rest.substr(0, rest.find('+'));
+      if (!read_integer(size, part) || part < 1 || part > kSizeMax) {
+        line.fail("rows=N+N, of at most 3 packed matrices");
+      }
+      rest.remove_prefix(size.size());
+      if (rest.empty()) break;
+      rest.remove_prefix(1);
+    }
+    if (!rest.empty() || line.peek().ends_with('+')) {
+      line.fail("rows=N+N, of at most 3 packed matrices");
+    }
+    tensor.cut = Cut::kRows;
+    line.next("rows=N+N");
+  }
+
   void read_tensor(Tokens& line) {
     define(line, "%", job_.tensors.size());
     Tensor tensor;
@@ -246,6 +283,7 @@ class Parser {
     tensor.shape = read_shape(line);
     tensor.category = line.word(category_name, kCategories);
     tensor.scope = line.word(scope_name, 3);
+    read_cut(line, tensor);
     line.end();
     job_.tensors.push_back(tensor);
   }
@@ -264,6 +302,7 @@ class Parser {
     transfer.axes = read_axes(line);
     transfer.bytes = Bytes(line.integer("", 0, kBytesMax));
     transfer.ends_only = line.take("ends_only");
+    if (line.take("maximum")) transfer.reduction = Reduction::kMaximum;
     line.end();
     job_.transfers.push_back(transfer);
   }
@@ -286,6 +325,15 @@ class Parser {
     std::vector<TensorId> set;
     while (!line.done()) set.push_back(tensor(line));
     job_.resident_sets.push_back(std::move(set));
+  }
+
+  void read_flat(Tokens& line) {
+    define(line, "~", job_.flats.size());
+    Flat flat;
+    while (!line.done() && line.peek() != "->") flat.whole.push_back(tensor(line));
+    line.expect("->");
+    while (!line.done()) flat.shares.push_back(tensor(line));
+    job_.flats.push_back(std::move(flat));
   }
 
   // ---- bodies --------------------------------------------------------------------------------

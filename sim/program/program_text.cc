@@ -3,12 +3,15 @@
 //
 //   job 1
 //   mesh tensor=8 context=1 expert=1 data=4 replica=1 pipeline=2 order=tensor,context,...,pipeline
+//   batch sequence_length=4096 micro_batch=1 micro_batches=8 vocabulary=50257     where it is known
 //   events 4
 //   name qkv
 //   tensor %3 layer2.qkv bf16 [4096,1,8192] activations micro_batch
 //   op #4 gemm forward 4096x1024x8192 bf16
-//   transfer @2 all_reduce tensor 67108864 [ends_only]
+//   tensor %4 layer2.qkv.weight bf16 [96,64] weights chunk rows=64+16+16         or rows, columns
+//   transfer @2 all_reduce tensor 67108864 [ends_only] [maximum]
 //   residents $0 %0 %1
+//   flat ~0 %3 %4 -> %9                          whole -> shares
 //   body &0 forward forward                        number, name, phase
 //     alloc %3
 //     compute #4 layer2.qkv forward %1 %2 -> %3    op, label, phase, reads -> writes
@@ -70,6 +73,7 @@ class Printer {
   std::string print() {
     append(out_, "job 1\n");
     print_mesh();
+    print_batch();
     append(out_, "events ", job_.events, '\n');
     print_tables();
     for (std::size_t i = 0; i < job_.bodies.size(); ++i) print_body(i);
@@ -93,6 +97,13 @@ class Printer {
     out_ += '\n';
   }
 
+  void print_batch() {
+    const Batch& b = job_.batch;
+    if (b == Batch{}) return;
+    append(out_, "batch sequence_length=", b.sequence_length, " micro_batch=", b.micro_batch);
+    append(out_, " micro_batches=", b.micro_batches, " vocabulary=", b.vocabulary, '\n');
+  }
+
   void print_label(Label label) {
     if (label.layer >= 0) append(out_, "layer", label.layer, '.');
     STEPCAST_CHECK(label.name >= 0 && static_cast<std::size_t>(label.name) < job_.names.size(),
@@ -107,6 +118,11 @@ class Printer {
       append(out_, i == 0 ? "" : ",", tensor.shape.sizes[i]);
     }
     append(out_, "] ", category_name(tensor.category), ' ', scope_name(tensor.scope));
+    if (tensor.cut == Cut::kWhole) return;
+    append(out_, ' ', cut_name(tensor.cut));
+    for (std::size_t i = 0; i < kPartsMax && tensor.parts[i] > 0; ++i) {
+      append(out_, i == 0 ? "=" : "+", tensor.parts[i]);
+    }
   }
 
   void print_tables() {
@@ -126,11 +142,19 @@ class Printer {
     for (std::size_t i = 0; i < job_.transfers.size(); ++i) {
       const Transfer& t = job_.transfers[i];
       append(out_, "transfer @", number(i), ' ', transfer_name(t.kind), ' ', axis_set_name(t.axes),
-             ' ', t.bytes.count, t.ends_only ? " ends_only\n" : "\n");
+             ' ', t.bytes.count, t.ends_only ? " ends_only" : "",
+             t.reduction == Reduction::kMaximum ? " maximum\n" : "\n");
     }
     for (std::size_t i = 0; i < job_.resident_sets.size(); ++i) {
       append(out_, "residents $", number(i));
       for (const TensorId tensor : job_.resident_sets[i]) append(out_, " %", tensor);
+      out_ += '\n';
+    }
+    for (std::size_t i = 0; i < job_.flats.size(); ++i) {
+      append(out_, "flat ~", number(i));
+      for (const TensorId tensor : job_.flats[i].whole) append(out_, " %", tensor);
+      append(out_, " ->");
+      for (const TensorId tensor : job_.flats[i].shares) append(out_, " %", tensor);
       out_ += '\n';
     }
   }

@@ -63,9 +63,63 @@ std::string op_fault(const Op& op) {
   }
 }
 
+// A weight's parts are its rows.
+std::string cut_fault(const Tensor& tensor) {
+  std::int64_t rows = 0;
+  for (const std::int64_t part : tensor.parts) {
+    if (part < 0 || part > tensor.shape.sizes[0]) return "its packed parts are out of range";
+    rows += part;
+  }
+  if (rows > 0 && (tensor.cut != Cut::kRows || rows != tensor.shape.sizes[0])) {
+    return "its packed parts are not its rows";
+  }
+  if (tensor.parts[0] == 0 && rows > 0) return "its packed parts have a gap";
+  if (tensor.parts[1] == 0 && tensor.parts[2] > 0) return "its packed parts have a gap";
+  return tensor.cut == Cut::kColumns && tensor.shape.rank != 2 ? "only a matrix has columns" : "";
+}
+
+std::string batch_fault(const Batch& b) {
+  if (b == Batch{}) return "";
+  for (const std::int64_t size :
+       {b.sequence_length, b.micro_batch, b.micro_batches, b.vocabulary}) {
+    if (size < 1 || size > kSizeMax) return "batch: a size is out of range";
+  }
+  return b.micro_batches > INT32_MAX ? "batch: too many micro-batches" : "";
+}
+
+// The whole tensors' elements, shared out over the data axis, are what each share holds.
+std::string flat_fault(const Job& job, const Flat& flat, std::vector<bool>& taken) {
+  std::int64_t elements = 0;
+  const auto take = [&](TensorId id) {
+    if (!in_table(id, job.tensors.size())) return text_of('%', id, " is not a tensor");
+    if (taken[static_cast<std::size_t>(id)]) return text_of('%', id, " stands in two");
+    taken[static_cast<std::size_t>(id)] = true;
+    return std::string();
+  };
+  for (const TensorId id : flat.whole) {
+    if (std::string fault = take(id); !fault.empty()) return fault;
+    elements += job.tensors[static_cast<std::size_t>(id)].shape.elements();
+    if (elements > kBytesMax) return "it has too many elements";
+  }
+  if (elements < 1) return "it has no elements";
+  const std::int64_t ranks = job.mesh.degree(Axis::kData);
+  for (const TensorId id : flat.shares) {
+    if (std::string fault = take(id); !fault.empty()) return fault;
+    const std::int64_t share = job.tensors[static_cast<std::size_t>(id)].shape.elements();
+    if (share != (elements + ranks - 1) / ranks) {
+      return text_of('%', id, ": ", share, " elements are no share of ", elements, " over ", ranks);
+    }
+  }
+  return "";
+}
+
 std::string transfer_fault(const Transfer& transfer) {
   if (transfer.axes.bits >= 1u << kAxes) return "unknown axes";
   if (transfer.bytes.count < 0 || transfer.bytes.count > kBytesMax) return "bytes out of range";
+  if (transfer.reduction != Reduction::kSum && transfer.kind != TransferKind::kAllReduce &&
+      transfer.kind != TransferKind::kReduceScatter) {
+    return "only a reduction takes the maximum";
+  }
   if (transfer.ends_only && !(transfer.axes == AxisSet(Axis::kPipeline))) {
     return "ends_only is for the pipeline axis alone";
   }
@@ -74,7 +128,7 @@ std::string transfer_fault(const Transfer& transfer) {
 
 std::string transfer_text(const Transfer& t) {
   return text_of(transfer_name(t.kind), ' ', axis_set_name(t.axes), ' ', t.bytes.count,
-                 t.ends_only ? " ends" : "");
+                 t.ends_only ? " ends" : "", t.reduction == Reduction::kMaximum ? " maximum" : "");
 }
 
 // The first entry whose text stood in the table before: tables that are said to be of distinct
@@ -94,7 +148,8 @@ std::string entries_fault(const Job& job) {
   if (job.events < 0 || job.events > INT16_MAX) return "events: out of range";
   if (job.names.size() > static_cast<std::size_t>(INT16_MAX) + 1) return "names: too many";
   for (std::size_t i = 0; i < job.tensors.size(); ++i) {
-    const std::string fault = tensor_fault(job, job.tensors[i]);
+    std::string fault = tensor_fault(job, job.tensors[i]);
+    if (fault.empty()) fault = cut_fault(job.tensors[i]);
     if (!fault.empty()) return text_of("tensor %", number(i), ": ", fault);
   }
   for (std::size_t i = 0; i < job.ops.size(); ++i) {
@@ -111,6 +166,11 @@ std::string entries_fault(const Job& job) {
         return text_of("residents $", number(i), ": %", tensor, " is not a tensor");
       }
     }
+  }
+  std::vector<bool> taken(job.tensors.size(), false);
+  for (std::size_t i = 0; i < job.flats.size(); ++i) {
+    const std::string trouble = flat_fault(job, job.flats[i], taken);
+    if (!trouble.empty()) return text_of("flat ~", number(i), ": ", trouble);
   }
   std::string fault = duplicate_fault("name ", job.names, [](const auto& n) { return n; });
   if (fault.empty()) fault = duplicate_fault("op #", job.ops, to_text);
@@ -304,6 +364,7 @@ std::string programs_fault(const Job& job) {
 
 std::string verify_tables(const Job& job) {
   std::string fault = mesh_fault(job.mesh);
+  if (fault.empty()) fault = batch_fault(job.batch);
   if (fault.empty()) fault = entries_fault(job);
   if (fault.empty()) fault = bodies_fault(job);
   if (fault.empty()) fault = programs_fault(job);

@@ -22,6 +22,7 @@ std::vector<Op> one_of_each() {
       Norm{Pass::kBackward, NormKind::kLayer, 4, 8, Dtype::kFp32},
       Pointwise{PointwiseKind::kSwiglu, 4, 8, Dtype::kBf16, Dtype::kBf16, false},
       Pointwise{PointwiseKind::kSoftmax, 4, 8, Dtype::kBf16, Dtype::kFp32, true},
+      Pointwise{PointwiseKind::kRotary, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 4},
       Gather{Pass::kBackward, 4, 8, 100, Dtype::kBf16, Dtype::kFp32},
       Loss{LossPart::kFinish, 4, 100, Dtype::kBf16, Dtype::kFp32},
       Update{UpdatePart::kSquaredNorm, 100},

@@ -27,6 +27,10 @@ Job every_kind() {
   b.job.mesh.order = {Axis::kPipeline, Axis::kTensor, Axis::kContext,
                       Axis::kExpert,   Axis::kData,   Axis::kReplica};
   const TensorId w = b.resident("weight of \"all\"\\\n", {8});
+  b.job.tensors.back().cut = Cut::kRows;
+  b.job.tensors.back().parts = {5, 3};
+  b.job.flats.push_back({{w}, {}});
+  b.job.batch = {4, 1, 3, 16};
   const TensorId x = b.tensor("x.y", {4, 8}, Scope::kMicroBatch);
   b.job.tensors.back().label.layer = 3;
   const TensorId s = b.tensor("scalar", {}, Scope::kRank, Category::kBuffers, Dtype::kFp32);
@@ -35,8 +39,8 @@ Job every_kind() {
   b.compute(Pointwise{PointwiseKind::kFill, 4, 8}, {}, {x}, "fill");
   b.compute(Pointwise{PointwiseKind::kAddRows, 4, 8}, {x, w}, {x});
   b.order(Stream::kCompute, Stream::kTensor, 1);
-  b.collective({TransferKind::kAllReduce, Axis::kTensor, false, Bytes(64)}, Stream::kTensor, {x},
-               {x});
+  b.collective({TransferKind::kAllReduce, Axis::kTensor, false, Bytes(64), Reduction::kMaximum},
+               Stream::kTensor, {x}, {x});
   b.order(Stream::kTensor, Stream::kSendForward, 2).send(x);
   b.order(Stream::kSendForward, Stream::kCompute, 0).free(x);
   const BodyId second = b.body("last", Phase::kRecompute);
@@ -100,6 +104,10 @@ TEST(JobText, NamesTheLineAndWhatWasExpected) {
   EXPECT_NE(broken("[4,8]", "[4,1099511627776,1099511627776]"), "");
   EXPECT_NE(broken(" -> %1", " %1"), "");
   EXPECT_NE(broken("order=pipeline,", "order=tensor,"), "");
+  EXPECT_NE(broken("rows=5+3", "rows=5+"), "");
+  EXPECT_NE(broken("rows=5+3", "rows=1+1+1+5"), "");
+  EXPECT_NE(broken("micro_batch=1", "micro_batch=0"), "");
+  EXPECT_NE(broken("flat ~0 %0 ->", "flat ~0 %0"), "");
 }
 
 TEST(JobText, RefusesATextThatEndsEarly) {

@@ -339,6 +339,11 @@ TEST(Verify, FindsNumbersOutOfRange) {
   EXPECT_NE(fault([](Good& j) { j.b.job.mesh.order[0] = Axis::kPipeline; }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.tensors[0].shape.sizes[3] = 2; }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.ops.push_back(Gemm{0, 1, 1}); }), "");
+  EXPECT_NE(fault([](Good& j) { j.b.job.tensors[0].parts = {3, 4}; }), "");
+  EXPECT_NE(fault([](Good& j) { j.b.job.flats.push_back({{0, 0}, {}}); }), "");
+  EXPECT_NE(fault([](Good& j) { j.b.job.flats.push_back({{99}, {}}); }), "");
+  EXPECT_NE(fault([](Good& j) { j.b.job.flats.push_back({{0}, {3}}); }), "");
+  EXPECT_NE(fault([](Good& j) { j.b.job.batch = {4, 1, 0, 16}; }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.names.push_back(j.b.job.names[0]); }), "");
 }
 

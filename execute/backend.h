@@ -1,0 +1,82 @@
+// Backend: what carries out one rank's kernels.
+//
+// The interpreter (rank.h) decides what runs when and where its operands lie; a backend only does
+// the arithmetic of one Op. What an Op means beyond its shapes (which slice of a table this rank
+// holds, at which position a row stands) follows from the Job's batch and the rank's place.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "sim/program/program.h"
+
+namespace stepcast {
+
+struct Operand {
+  void* data = nullptr;
+  const Tensor* tensor = nullptr;
+};
+
+// What is the same for all ops of a rank.
+struct Place {
+  Batch batch;
+  std::int64_t tensor_rank = 0;   // coordinate on the tensor axis
+  std::int64_t tensor_ranks = 1;
+  std::int64_t batch_tokens = 1;  // of the global batch, over which the loss is a mean
+
+  // The token in the micro-batch, 0 .. s b - 1, that row `i` of a tensor of `rows` rows stands for.
+  std::int64_t token(std::int64_t i, std::int64_t rows) const {
+    const bool shared = rows < batch.sequence_length * batch.micro_batch;
+    return shared ? tensor_rank * rows + i : i;
+  }
+  std::int64_t position(std::int64_t i, std::int64_t rows) const {
+    return token(i, rows) / batch.micro_batch;
+  }
+};
+
+struct Work {
+  const Op& op;
+  std::span<const Operand> reads, writes;
+  const Place& place;
+};
+
+// AdamW (Loshchilov & Hutter 2019) with bias correction, after clipping by the global norm N
+// (Pascanu et al. 2013). In step n = 1, 2, ..., with g the gradient times
+// min(1, clip / (N + 1e-6)):
+//   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
+//   w = w - rate (m / (1 - beta1^n) / (sqrt(v / (1 - beta2^n)) + epsilon) + decay w)
+// The decay is of all parameters alike.
+struct AdamW {
+  double rate = 1e-3;
+  double beta1 = 0.9, beta2 = 0.95;
+  double epsilon = 1e-8;
+  double decay = 0.01;
+  double clip = 1.0;
+};
+
+// A stretch of the training state.
+struct StateRange {
+  float* weight = nullptr;
+  const float* gradient = nullptr;
+  float* moment1 = nullptr;
+  float* moment2 = nullptr;
+  std::int64_t elements = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // Everything but an Update. REQUIRES: supports(work.op).
+  virtual void compute(const Work& work) = 0;
+  virtual double squared_norm(const float* values, std::int64_t elements) = 0;
+  // `step` counts from 1; `scale` is what clipping makes of a gradient.
+  virtual void update(const StateRange& range, const AdamW& options, std::int64_t step,
+                      double scale) = 0;
+};
+
+// "" or why no backend carries the op out yet: dropout (its masks would have to be the same
+// whatever the plan), anything but fp32.
+std::string unsupported(const Op& op);
+
+}  // namespace stepcast

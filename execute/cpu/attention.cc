@@ -1,0 +1,131 @@
+// Fused attention, one head at a time: its scores live in scratch of s x s numbers. Backward makes
+// them again from the log-sum-exp that forward kept (Dao et al. 2022): with P = exp(S - lse),
+//   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dQ = scale dS K,  dK = scale dS^T Q.
+// Cost: O(s^2 d) a head; a causal mask saves no work here.
+#include <algorithm>
+#include <cmath>
+
+#include "execute/cpu/gemm.h"
+#include "execute/cpu/kernels.h"
+#include "execute/cpu/packed.h"
+
+namespace stepcast::cpu {
+
+namespace {
+
+// The keys that the query at position i sees.
+std::int64_t visible(const Attention& op, std::int64_t i) {
+  return op.causal && op.queries == op.keys ? i + 1 : op.keys;
+}
+
+template <class Real>
+void forward(const Attention& op, const Work& work, const Packed& p, Scratch<Real>& scratch) {
+  const Operand& source = work.reads[0];
+  const Operand& qkv = work.reads[work.reads.size() - 1];
+  const std::int64_t s = p.positions, d = p.head_dim;
+  Real* scores = scratch.scores.data();
+  for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
+    for (std::int64_t head = 0; head < p.heads; ++head) {
+      const std::int64_t kv = head / p.group();
+      const auto q = p.view<Real>(source, sequence, p.query_column(head));
+      const auto k = p.view<Real>(source, sequence, p.key_column(kv));
+      const auto v = p.view<Real>(qkv, sequence, p.value_column(kv));
+      const auto o = p.view<Real>(work.writes[0], sequence, p.query_column(head));
+      Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * s;
+      multiply<Real>(s, s, d, p.scale(), {q.data, q.stride, false}, {k.data, k.stride, true}, 0,
+                     scores, s);
+      for (std::int64_t i = 0; i < s; ++i) {
+        Real* row = scores + i * s;
+        const std::int64_t seen = visible(op, i);
+        const Real most = *std::max_element(row, row + seen);
+        double sum = 0;
+        for (std::int64_t j = 0; j < seen; ++j) sum += row[j] = std::exp(row[j] - most);
+        for (std::int64_t j = 0; j < seen; ++j) row[j] = static_cast<Real>(row[j] / sum);
+        std::fill(row + seen, row + s, Real(0));
+        lse[i] = static_cast<Real>(static_cast<double>(most) + std::log(sum));
+      }
+      multiply<Real>(s, d, s, 1, {scores, s, false}, {v.data, v.stride, false}, 0, o.data,
+                     o.stride);
+    }
+  }
+}
+
+// Of one head: probabilities into scratch.scores, the scores' gradients into scratch.gradients.
+template <class Real>
+void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Real> d_o,
+                     const Real* lse, Scratch<Real>& scratch) {
+  const std::int64_t s = p.positions;
+  for (std::int64_t i = 0; i < s; ++i) {
+    Real* row = scratch.scores.data() + i * s;
+    Real* gradient = scratch.gradients.data() + i * s;
+    double dot = 0;
+    for (std::int64_t c = 0; c < p.head_dim; ++c) {
+      dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
+    }
+    const std::int64_t seen = visible(op, i);
+    for (std::int64_t j = 0; j < seen; ++j) {
+      row[j] = std::exp(row[j] - lse[i]);
+      gradient[j] = row[j] * (gradient[j] - static_cast<Real>(dot));
+    }
+    std::fill(row + seen, row + s, Real(0));
+    std::fill(gradient + seen, gradient + s, Real(0));
+  }
+}
+
+template <class Real>
+void backward(const Attention& op, const Work& work, const Packed& p, Scratch<Real>& scratch) {
+  const std::size_t n = work.reads.size();
+  const Operand &source = work.reads[0], &qkv = work.reads[n - 4];
+  const std::int64_t s = p.positions, d = p.head_dim;
+  Real* scores = scratch.scores.data();
+  Real* gradients = scratch.gradients.data();
+  for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
+    for (std::int64_t head = 0; head < p.heads; ++head) {
+      const std::int64_t kv = head / p.group();
+      const auto q = p.view<Real>(source, sequence, p.query_column(head));
+      const auto k = p.view<Real>(source, sequence, p.key_column(kv));
+      const auto v = p.view<Real>(qkv, sequence, p.value_column(kv));
+      const auto o = p.view<Real>(work.reads[n - 3], sequence, p.query_column(head));
+      const auto d_o = p.view<Real>(work.reads[n - 1], sequence, p.query_column(head));
+      const Real* lse = values<Real>(work.reads[n - 2]) + (sequence * p.heads + head) * s;
+      multiply<Real>(s, s, d, p.scale(), {q.data, q.stride, false}, {k.data, k.stride, true}, 0,
+                     scores, s);
+      multiply<Real>(s, s, d, 1, {d_o.data, d_o.stride, false}, {v.data, v.stride, true}, 0,
+                     gradients, s);
+      score_gradients<Real>(op, p, o, d_o, lse, scratch);
+      const auto dq = p.view<Real>(work.writes[0], sequence, p.query_column(head));
+      const auto dk = p.view<Real>(work.writes[0], sequence, p.key_column(kv));
+      const auto dv = p.view<Real>(work.writes[0], sequence, p.value_column(kv));
+      const double beta = head % p.group() == 0 ? 0 : 1;
+      multiply<Real>(s, d, s, p.scale(), {gradients, s, false}, {k.data, k.stride, false}, 0,
+                     dq.data, dq.stride);
+      multiply<Real>(s, d, s, p.scale(), {gradients, s, true}, {q.data, q.stride, false}, beta,
+                     dk.data, dk.stride);
+      multiply<Real>(s, d, s, 1, {scores, s, true}, {d_o.data, d_o.stride, false}, beta, dv.data,
+                     dv.stride);
+    }
+  }
+}
+
+}  // namespace
+
+template <class Real>
+void run(const Attention& op, const Work& work, Scratch<Real>& scratch) {
+  const bool is_forward = op.pass == Pass::kForward;
+  const std::size_t n = work.reads.size();
+  const Tensor& qkv = *work.reads[is_forward ? n - 1 : n - 4].tensor;
+  const Packed p(qkv, op.kv_heads, op.head_dim, op.batch);
+  const auto size = static_cast<std::size_t>(p.positions * p.positions);
+  if (scratch.scores.size() < size) scratch.scores.resize(size);
+  if (scratch.gradients.size() < size) scratch.gradients.resize(size);
+  if (is_forward) {
+    forward<Real>(op, work, p, scratch);
+  } else {
+    backward<Real>(op, work, p, scratch);
+  }
+}
+
+template void run<float>(const Attention&, const Work&, Scratch<float>&);
+template void run<double>(const Attention&, const Work&, Scratch<double>&);
+
+}  // namespace stepcast::cpu

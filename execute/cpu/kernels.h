@@ -1,0 +1,53 @@
+// Kernels: the arithmetic of each kind of Op on the CPU. Every one is a template on the type of its
+// numbers: float is what training runs, double what tests differentiate numerically. Operands are
+// as op.h orders them; token ids are int64 whatever the type.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "execute/backend.h"
+
+namespace stepcast::cpu {
+
+inline constexpr double kNormEpsilon = 1e-5;
+inline constexpr double kRotaryBase = 10000;  // RoPE (Su et al. 2021)
+
+// What kernels keep from call to call; grows to the largest call, then stays.
+template <class Real>
+struct Scratch {
+  std::vector<Real> scores, gradients;  // of one head
+  std::vector<Real> rotary;             // (positions, head_dim / 2, 2): cos, sin
+  std::int64_t rotary_head_dim = 0;
+};
+
+template <class Real>
+void compute(const Work& work, Scratch<Real>& scratch);
+
+template <class Real>
+void run(const Gemm& op, const Work& work);
+template <class Real>
+void run(const Attention& op, const Work& work, Scratch<Real>& scratch);
+template <class Real>
+void run(const Norm& op, const Work& work);
+template <class Real>
+void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch);
+template <class Real>
+void run(const Gather& op, const Work& work);
+template <class Real>
+void run(const Loss& op, const Work& work);
+
+template <class Real>
+Real* values(const Operand& operand) {
+  return static_cast<Real*>(operand.data);
+}
+
+// Whether what is written there is also among the reads from `first` on: it is added to.
+inline bool accumulates(const Work& work, std::size_t write, std::size_t first) {
+  for (std::size_t i = first; i < work.reads.size(); ++i) {
+    if (work.reads[i].data == work.writes[write].data) return true;
+  }
+  return false;
+}
+
+}  // namespace stepcast::cpu

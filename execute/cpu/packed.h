@@ -1,0 +1,39 @@
+// Packed: where the queries, keys and values of one head lie in a packed qkv (see Attention in
+// op.h). Tokens are ordered sequence first, so the rows of one sequence are `sequences` apart.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "execute/backend.h"
+
+namespace stepcast::cpu {
+
+template <class Real>
+struct Rows {
+  Real* data = nullptr;
+  std::int64_t stride = 0;  // from one position to the next
+};
+
+struct Packed {
+  std::int64_t positions = 0, sequences = 0, heads = 0, kv_heads = 0, head_dim = 0;
+
+  Packed(const Tensor& qkv, std::int64_t kv, std::int64_t dim, std::int64_t micro_batch)
+      : positions(qkv.shape.sizes[0] / micro_batch), sequences(micro_batch),
+        heads(qkv.shape.sizes[1] / dim - 2 * kv), kv_heads(kv), head_dim(dim) {}
+
+  std::int64_t group() const { return heads / kv_heads; }  // heads that share a kv head
+  double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
+  std::int64_t query_column(std::int64_t head) const { return head * head_dim; }
+  std::int64_t key_column(std::int64_t kv) const { return (heads + kv) * head_dim; }
+  std::int64_t value_column(std::int64_t kv) const { return (heads + kv_heads + kv) * head_dim; }
+
+  // The rows of one sequence, from a column on, of a tensor (tokens, columns).
+  template <class Real>
+  Rows<Real> view(const Operand& operand, std::int64_t sequence, std::int64_t column) const {
+    const std::int64_t width = operand.tensor->shape.sizes[1];
+    return {static_cast<Real*>(operand.data) + sequence * width + column, sequences * width};
+  }
+};
+
+}  // namespace stepcast::cpu

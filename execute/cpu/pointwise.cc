@@ -1,0 +1,240 @@
+// Elementwise kernels: one loop over the elements each. GELU is its tanh form (Hendrycks & Gimpel
+// 2016), as GPT-2 has it; rotary turns a head's columns j and j + d / 2 by the angle position /
+// base^(2 j / d) (Su et al. 2021, in the layout of Hugging Face's models).
+#include <algorithm>
+#include <cmath>
+
+#include "execute/cpu/kernels.h"
+#include "sim/base/error.h"
+
+namespace stepcast::cpu {
+
+namespace {
+
+constexpr double kGeluRoot = 0.7978845608028654;  // sqrt(2 / pi)
+constexpr double kGeluCubic = 0.044715;
+
+template <class Real>
+Real gelu(Real x) {
+  const Real inner = static_cast<Real>(kGeluRoot) * (x + static_cast<Real>(kGeluCubic) * x * x * x);
+  return Real(0.5) * x * (1 + std::tanh(inner));
+}
+
+template <class Real>
+Real gelu_slope(Real x) {
+  const Real square = x * x;
+  const Real t =
+      std::tanh(static_cast<Real>(kGeluRoot) * (x + static_cast<Real>(kGeluCubic) * square * x));
+  const Real cubic = static_cast<Real>(kGeluCubic);
+  const Real inner = static_cast<Real>(kGeluRoot) * (1 + 3 * cubic * square);
+  return Real(0.5) * (1 + t) + Real(0.5) * x * (1 - t * t) * inner;
+}
+
+template <class Real>
+Real silu(Real x) {
+  return x / (1 + std::exp(-x));
+}
+
+template <class Real>
+Real silu_slope(Real x) {
+  const Real s = 1 / (1 + std::exp(-x));
+  return s * (1 + x * (1 - s));
+}
+
+template <class Real>
+void add(const Pointwise& op, const Work& work) {
+  const Real *a = values<Real>(work.reads[0]), *b = values<Real>(work.reads[1]);
+  const Real* bias = work.reads.size() > 2 ? values<Real>(work.reads[2]) : nullptr;
+  Real* out = values<Real>(work.writes[0]);
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const std::int64_t row = i * op.columns;
+    for (std::int64_t j = row; j < row + op.columns; ++j) out[j] = a[j] + b[j];
+    for (std::int64_t j = 0; j < op.columns && bias != nullptr; ++j) out[row + j] += bias[j];
+  }
+}
+
+// The row of the table that row i of x takes: the only one, or its position's.
+std::int64_t table_row(const Pointwise& op, const Work& work, const Operand& table,
+                       std::int64_t i) {
+  return table.tensor->shape.elements() == op.columns ? 0 : work.place.position(i, op.rows);
+}
+
+template <class Real>
+void add_rows(const Pointwise& op, const Work& work) {
+  const Real *x = values<Real>(work.reads[0]), *table = values<Real>(work.reads[1]);
+  Real* y = values<Real>(work.writes[0]);
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* row = table + table_row(op, work, work.reads[1], i) * op.columns;
+    const std::int64_t at = i * op.columns;
+    for (std::int64_t j = 0; j < op.columns; ++j) y[at + j] = x[at + j] + row[j];
+  }
+}
+
+template <class Real>
+void add_rows_backward(const Pointwise& op, const Work& work) {
+  const Real* d = values<Real>(work.reads[0]);
+  Real* table = values<Real>(work.writes[0]);
+  if (!accumulates(work, 0, 1)) {
+    std::fill_n(table, work.writes[0].tensor->shape.elements(), Real(0));
+  }
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    Real* row = table + table_row(op, work, work.writes[0], i) * op.columns;
+    for (std::int64_t j = 0; j < op.columns; ++j) row[j] += d[i * op.columns + j];
+  }
+}
+
+// (rows, 2 columns): gate, then its partner.
+template <class Real, class Function>
+void gate(const Pointwise& op, const Work& work, Function activation) {
+  const Real* in = values<Real>(work.reads[0]);
+  Real* out = values<Real>(work.writes[0]);
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* g = in + 2 * i * op.columns;
+    const Real* up = g + op.columns;
+    for (std::int64_t j = 0; j < op.columns; ++j) {
+      out[i * op.columns + j] = activation(g[j]) * up[j];
+    }
+  }
+}
+
+template <class Real, class Function, class Slope>
+void gate_backward(const Pointwise& op, const Work& work, Function activation, Slope slope) {
+  const std::int64_t columns = op.columns / 2;  // (rows, columns) is the shape of d_gate_up
+  const Real *d = values<Real>(work.reads[0]), *in = values<Real>(work.reads[1]);
+  Real* out = values<Real>(work.writes[0]);
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* g = in + i * op.columns;
+    Real* row = out + i * op.columns;
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const Real dy = d[i * columns + j], gate_value = g[j], up = g[columns + j];
+      row[j] = dy * up * slope(gate_value);
+      row[columns + j] = dy * activation(gate_value);
+    }
+  }
+}
+
+template <class Real>
+void fill_rotary(Scratch<Real>& scratch, std::int64_t positions, std::int64_t head_dim) {
+  const auto size = static_cast<std::size_t>(positions * head_dim);
+  if (scratch.rotary_head_dim == head_dim && scratch.rotary.size() >= size) return;
+  scratch.rotary_head_dim = head_dim;
+  scratch.rotary.resize(size);
+  Real* out = scratch.rotary.data();
+  for (std::int64_t position = 0; position < positions; ++position) {
+    for (std::int64_t j = 0; j < head_dim / 2; ++j) {
+      const double exponent = 2.0 * static_cast<double>(j) / static_cast<double>(head_dim);
+      const double angle = static_cast<double>(position) / std::pow(kRotaryBase, exponent);
+      *out++ = static_cast<Real>(std::cos(angle));
+      *out++ = static_cast<Real>(std::sin(angle));
+    }
+  }
+}
+
+template <class Real>
+void rotate(const Pointwise& op, const Work& work, Scratch<Real>& scratch, Real direction) {
+  STEPCAST_CHECK(op.head_dim > 0 && op.head_dim % 2 == 0, "rotary needs an even head_dim");
+  const std::int64_t half = op.head_dim / 2;
+  fill_rotary(scratch, work.place.batch.sequence_length, op.head_dim);
+  const std::int64_t width = work.writes[0].tensor->shape.sizes[1];
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* turns = scratch.rotary.data() + work.place.position(i, op.rows) * op.head_dim;
+    Real* row = values<Real>(work.writes[0]) + i * width;
+    for (std::int64_t head = 0; head < op.columns; head += op.head_dim) {
+      for (std::int64_t j = 0; j < half; ++j) {
+        const Real cos = turns[2 * j], sin = turns[2 * j + 1] * direction;
+        const Real low = row[head + j], high = row[head + half + j];
+        row[head + j] = low * cos - high * sin;
+        row[head + half + j] = high * cos + low * sin;
+      }
+    }
+  }
+}
+
+template <class Real>
+void softmax(const Pointwise& op, const Work& work) {
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* in = values<Real>(work.reads[0]) + i * op.columns;
+    Real* out = values<Real>(work.writes[0]) + i * op.columns;
+    const std::int64_t seen = op.causal ? i % op.columns + 1 : op.columns;
+    const Real most = *std::max_element(in, in + seen);
+    double sum = 0;
+    for (std::int64_t j = 0; j < seen; ++j) sum += out[j] = std::exp(in[j] - most);
+    for (std::int64_t j = 0; j < seen; ++j) out[j] = static_cast<Real>(out[j] / sum);
+    std::fill(out + seen, out + op.columns, Real(0));
+  }
+}
+
+template <class Real>
+void softmax_backward(const Pointwise& op, const Work& work) {
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* d = values<Real>(work.reads[0]) + i * op.columns;
+    const Real* p = values<Real>(work.reads[1]) + i * op.columns;
+    Real* out = values<Real>(work.writes[0]) + i * op.columns;
+    double dot = 0;
+    for (std::int64_t j = 0; j < op.columns; ++j) dot += static_cast<double>(d[j]) * p[j];
+    for (std::int64_t j = 0; j < op.columns; ++j) out[j] = p[j] * (d[j] - static_cast<Real>(dot));
+  }
+}
+
+// Tensors end to end into one, or the tensor rank's share of the rows of one.
+template <class Real>
+void copy(const Work& work) {
+  Real* out = values<Real>(work.writes[0]);
+  const std::int64_t size = work.writes[0].tensor->shape.elements();
+  if (work.reads.size() == 1 && work.reads[0].tensor->shape.elements() > size) {
+    std::copy_n(values<Real>(work.reads[0]) + work.place.tensor_rank * size, size, out);
+    return;
+  }
+  for (const Operand& in : work.reads) {
+    out = std::copy_n(values<Real>(in), in.tensor->shape.elements(), out);
+  }
+}
+
+template <class Real, class Function>
+void each(const Pointwise& op, const Work& work, Function function) {
+  const Real* in = values<Real>(work.reads[0]);
+  Real* out = values<Real>(work.writes[0]);
+  for (std::int64_t i = 0; i < op.rows * op.columns; ++i) out[i] = function(in[i]);
+}
+
+}  // namespace
+
+template <class Real>
+void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
+  switch (op.kind) {
+    case PointwiseKind::kAdd: return add<Real>(op, work);
+    case PointwiseKind::kAddRows: return add_rows<Real>(op, work);
+    case PointwiseKind::kAddRowsBackward: return add_rows_backward<Real>(op, work);
+    case PointwiseKind::kGelu: return each<Real>(op, work, gelu<Real>);
+    case PointwiseKind::kGeluBackward: {
+      const Real* x = values<Real>(work.reads[1]);
+      return each<Real>(op, work, [&](Real d) { return d * gelu_slope(*x++); });
+    }
+    case PointwiseKind::kSwiglu: return gate<Real>(op, work, silu<Real>);
+    case PointwiseKind::kSwigluBackward:
+      return gate_backward<Real>(op, work, silu<Real>, silu_slope<Real>);
+    case PointwiseKind::kGeglu: return gate<Real>(op, work, gelu<Real>);
+    case PointwiseKind::kGegluBackward:
+      return gate_backward<Real>(op, work, gelu<Real>, gelu_slope<Real>);
+    case PointwiseKind::kRotary: return rotate<Real>(op, work, scratch, 1);
+    case PointwiseKind::kRotaryBackward: return rotate<Real>(op, work, scratch, -1);
+    case PointwiseKind::kSoftmax: return softmax<Real>(op, work);
+    case PointwiseKind::kSoftmaxBackward: return softmax_backward<Real>(op, work);
+    case PointwiseKind::kCast: return copy<Real>(work);
+    case PointwiseKind::kFill:
+      for (const Operand& out : work.writes) {
+        std::fill_n(values<Real>(out), out.tensor->shape.elements(), Real(0));
+      }
+      return;
+    case PointwiseKind::kDropout:
+    case PointwiseKind::kDropoutBackward:
+    case PointwiseKind::kDropoutAdd:
+    case PointwiseKind::kScale: break;
+  }
+  STEPCAST_CHECK(false, "unsupported() names the ops that no backend carries out");
+}
+
+template void run<float>(const Pointwise&, const Work&, Scratch<float>&);
+template void run<double>(const Pointwise&, const Work&, Scratch<double>&);
+
+}  // namespace stepcast::cpu

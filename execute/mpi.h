@@ -1,0 +1,29 @@
+// MPI: ranks as processes, on one machine or many, each started by mpirun or srun.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "execute/execute.h"
+
+namespace stepcast {
+
+// One a process; begins MPI and ends it. Throws Error where this program was built without MPI.
+class MpiSession {
+ public:
+  MpiSession();
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const;
+  int ranks() const;
+  // Among all processes. Sends are MPI's non-blocking ones, each with a copy of its message;
+  // reductions are in whatever order MPI takes.
+  std::unique_ptr<Transport> transport() const;
+};
+
+// Everybody's runs, in the order of the ranks, on rank 0; empty elsewhere. Every rank calls it.
+std::vector<RankRun> gather_runs(Transport& transport, const Mesh& mesh, const RankRun& mine);
+
+}  // namespace stepcast

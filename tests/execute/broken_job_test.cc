@@ -1,0 +1,183 @@
+// A Job that says something wrong is found out: by verify(), before anything runs, or, where it is
+// a legal Job of another training, by the losses.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "execute/cpu/cpu_backend.h"
+#include "sim/base/error.h"
+#include "tests/support/toy_network.h"
+#include "tests/support/train.h"
+
+namespace stepcast {
+namespace {
+
+Model model() { return gpt_model(2, 16, 4, 61, 12); }
+
+// Two stages of two tensor and two data ranks, four micro-batches.
+Job good() {
+  Plan plan = executable_plan(8, 8);
+  plan.pipeline = plan.tensor = plan.data = 2;
+  plan.zero = 1;
+  return lowered(model(), plan);
+}
+
+// Takes the instruction out, and its operands out of the pool.
+void erase(Body& body, std::size_t at) {
+  Operands gone;
+  if (const auto* c = std::get_if<Compute>(&body.code[at])) gone = c->operands;
+  if (const auto* c = std::get_if<Collective>(&body.code[at])) gone = c->operands;
+  const std::int32_t count = gone.reads + gone.writes;
+  body.operands.erase(body.operands.begin() + gone.first,
+                      body.operands.begin() + gone.first + count);
+  body.code.erase(body.code.begin() + static_cast<std::ptrdiff_t>(at));
+  for (Instruction& instruction : body.code) {
+    if (auto* c = std::get_if<Compute>(&instruction); c && c->operands.first > gone.first) {
+      c->operands.first -= count;
+    }
+    if (auto* c = std::get_if<Collective>(&instruction); c && c->operands.first > gone.first) {
+      c->operands.first -= count;
+    }
+  }
+}
+
+// Erases every instruction of a kind whose label is so called; says how many there were.
+template <class Kind>
+int erase_all(Job& job, const std::string& name) {
+  int erased = 0;
+  for (Body& body : job.bodies) {
+    for (std::size_t i = 0; i < body.code.size();) {
+      const auto* one = std::get_if<Kind>(&body.code[i]);
+      if (one && job.names[static_cast<std::size_t>(one->label.name)] == name) {
+        erase(body, i);
+        ++erased;
+      } else {
+        ++i;
+      }
+    }
+  }
+  return erased;
+}
+
+double furthest(const Job& job) {
+  const ExecuteOptions options = train_options(6);
+  const std::vector<double> losses = train(job, options)[0].losses;
+  const std::vector<double> expected =
+      train(lowered(model(), executable_plan(8, 8)), options)[0].losses;
+  double most = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const double off = std::abs(losses[i] - expected[i]) / expected[i];
+    most = std::isnan(off) ? INFINITY : std::max(most, off);
+  }
+  return most;
+}
+
+TEST(BrokenJob, IsToldFromAGoodOne) {
+  EXPECT_EQ(verify(good()), "");
+  EXPECT_LT(furthest(good()), 1e-4);
+}
+
+TEST(BrokenJob, WithADroppedMessageDoesNotVerify) {
+  Job job = good();
+  ASSERT_GT(erase_all<Send>(job, "send"), 0);
+  EXPECT_NE(verify(job), "");
+  job = good();
+  ASSERT_GT(erase_all<Receive>(job, "receive"), 0);
+  EXPECT_NE(verify(job), "");
+}
+
+TEST(BrokenJob, WithSwappedMicroBatchesDoesNotVerify) {
+  Job job = good();
+  std::vector<Call*> forward;
+  for (Call& call : job.programs[1].schedule) {
+    if (job.bodies[static_cast<std::size_t>(call.body)].phase == Phase::kForward) {
+      forward.push_back(&call);
+    }
+  }
+  ASSERT_GT(forward.size(), 1u);
+  std::swap(forward[0]->micro_batch, forward[1]->micro_batch);
+  EXPECT_NE(verify(job), "");
+}
+
+TEST(BrokenJob, WithoutAnEventBetweenStreamsDoesNotVerify) {
+  Job job = good();
+  for (Body& body : job.bodies) {
+    std::erase_if(body.code, [](const Instruction& i) {
+      const auto* wait = std::get_if<Wait>(&i);
+      return wait && wait->stream == Stream::kTensor;
+    });
+  }
+  EXPECT_NE(verify(job), "");
+}
+
+// Ranks keep training on the shares of the weights that they had before the step.
+TEST(BrokenJob, WithStaleWeightsLearnsSomethingElse) {
+  Job job = good();
+  ASSERT_GT(erase_all<Collective>(job, "weights.gather"), 0);
+  ASSERT_EQ(verify(job), "");
+  EXPECT_GT(furthest(job), 1e-3);
+}
+
+TEST(BrokenJob, WithoutTheReductionOfGradientsLearnsSomethingElse) {
+  Job job = good();
+  ASSERT_GT(erase_all<Collective>(job, "gradients.reduce"), 0);
+  ASSERT_EQ(verify(job), "");
+  EXPECT_GT(furthest(job), 1e-3);
+}
+
+// The table at both ends: without its reduction the two copies drift apart.
+TEST(BrokenJob, WithoutTheReductionOfTheTiedTableLearnsSomethingElse) {
+  Job job = good();
+  ASSERT_GT(erase_all<Collective>(job, "embedding.gradient.ends_reduce"), 0);
+  ASSERT_EQ(verify(job), "");
+  EXPECT_GT(furthest(job), 1e-3);
+}
+
+TEST(BrokenJob, WithAMaximumForASumLosesItsLoss) {
+  Job job = good();
+  int changed = 0;
+  for (Transfer& transfer : job.transfers) {
+    // The sums of the loss: two numbers a token.
+    if (transfer.kind != TransferKind::kAllReduce || transfer.bytes != Bytes(2 * 8 * 4)) continue;
+    transfer.reduction = Reduction::kMaximum;
+    ++changed;
+  }
+  ASSERT_EQ(changed, 1);
+  ASSERT_EQ(verify(job), "");
+  EXPECT_GT(furthest(job), 1e-3);
+}
+
+TEST(Executable, SaysWhatIsInTheWay) {
+  Plan plan = executable_plan(8, 8);
+  EXPECT_EQ(executable(lowered(model(), plan)), "");
+  plan.dropout = true;
+  EXPECT_NE(executable(lowered(model(), plan)).find("dropout"), std::string::npos);
+  plan.dropout = false;
+  plan.compute = Dtype::kBf16;
+  EXPECT_NE(executable(lowered(model(), plan)).find("fp32"), std::string::npos);
+  Job job = lowered(model(), executable_plan(8, 8));
+  job.batch = {};
+  EXPECT_NE(executable(job).find("batch"), std::string::npos);
+}
+
+// The others do not wait for ever.
+TEST(Execute, EndsWithTheErrorOfTheRankThatFailed) {
+  class Broken final : public Corpus {
+    void read(std::int64_t sequence, std::int64_t length, std::int64_t* out) const override {
+      if (sequence == 5) throw Error("data", "no more");
+      std::fill_n(out, length, 0);
+    }
+  };
+  const Job job = good();
+  try {
+    run_threads(job, train_options(2), Broken(), [] { return make_cpu_backend(1); });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "no more");
+  }
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,352 @@
+// The gradient of every kind of op against central differences, in double precision: with
+// L = sum(out * r) for random r, dL/dx = (L(x + h) - L(x - h)) / 2h + O(h^2), h = 1e-5.
+#include <cmath>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "execute/cpu/kernels.h"
+
+namespace stepcast {
+namespace {
+
+using cpu::Scratch;
+
+constexpr Dtype kReal = Dtype::kFp32;  // what the Job says; the kernels here run in double
+
+struct Array {
+  Tensor tensor;
+  std::vector<double> data;
+};
+
+class Gradient : public testing::Test {
+ protected:
+  Array random(Shape shape, Scope scope = Scope::kMicroBatch) {
+    Array array = empty(shape, scope);
+    std::normal_distribution<double> normal;
+    for (double& value : array.data) value = normal(random_);
+    return array;
+  }
+  static Array empty(Shape shape, Scope scope = Scope::kMicroBatch) {
+    return {Tensor{{}, shape, kReal, Category::kActivations, scope},
+            std::vector<double>(static_cast<std::size_t>(shape.elements()), 0.0)};
+  }
+  static Array weight(Array array) {
+    array.tensor.scope = Scope::kChunk;
+    return array;
+  }
+  void run(const Op& op, const std::vector<Array*>& reads, const std::vector<Array*>& writes) {
+    std::vector<Operand> in, out;
+    for (Array* array : reads) in.push_back({array->data.data(), &array->tensor});
+    for (Array* array : writes) out.push_back({array->data.data(), &array->tensor});
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      if (in[i].tensor->dtype == Dtype::kInt64) in[i].data = ids_.data();
+    }
+    cpu::compute<double>({op, in, out, place_}, scratch_);
+  }
+  Array ids(std::vector<std::int64_t> values) {
+    ids_ = std::move(values);
+    return {Tensor{{}, {static_cast<std::int64_t>(ids_.size())}, Dtype::kInt64,
+                   Category::kBuffers, Scope::kChunk}, {}};
+  }
+
+  // sum(out * r) with r from its own seed.
+  static double sum(const Array& out) {
+    double total = 0;
+    const Array r = weights_of(out);
+    for (std::size_t i = 0; i < out.data.size(); ++i) total += out.data[i] * r.data[i];
+    return total;
+  }
+  static Array weights_of(const Array& out) {
+    Array r = out;
+    std::mt19937 random(99);
+    std::normal_distribution<double> normal;
+    for (double& value : r.data) value = normal(random);
+    return r;
+  }
+
+  static void expect_gradient(const std::function<double()>& loss, Array& x,
+                              const Array& gradient) {
+    constexpr double kStep = 1e-5;
+    ASSERT_EQ(x.data.size(), gradient.data.size());
+    for (std::size_t i = 0; i < x.data.size(); ++i) {
+      const double at = x.data[i];
+      x.data[i] = at + kStep;
+      const double above = loss();
+      x.data[i] = at - kStep;
+      const double below = loss();
+      x.data[i] = at;
+      const double expected = (above - below) / (2 * kStep);
+      EXPECT_NEAR(gradient.data[i], expected, 1e-6 * (1 + std::abs(expected))) << "element " << i;
+    }
+  }
+
+  Place place_{{3, 2, 1, 5}, 0, 1, 6};  // 3 positions of 2 sequences, a vocabulary of 5
+  Scratch<double> scratch_;
+  std::vector<std::int64_t> ids_;
+  std::mt19937 random_{20240607};
+};
+
+TEST_F(Gradient, OfALinearLayer) {
+  Array x = random({6, 4}), w = weight(random({5, 4})), b = weight(random({5}));
+  Array y = empty({6, 5});
+  const Gemm forward{6, 5, 4, 1, GemmRole::kForward, kReal, kReal, false, true};
+  const auto loss = [&] {
+    run(forward, {&x, &w, &b}, {&y});
+    return sum(y);
+  };
+  Array dy = weights_of(y);
+  Array dx = empty({6, 4}), dw = weight(empty({5, 4})), db = weight(empty({5}));
+  run(Gemm{6, 4, 5, 1, GemmRole::kInputGradient, kReal, kReal, false, false}, {&dy, &w}, {&dx});
+  const Gemm weights{5, 4, 6, 1, GemmRole::kWeightGradient, kReal, kReal, true, true};
+  run(weights, {&dy, &x, &dw, &db}, {&dw, &db});
+  expect_gradient(loss, x, dx);
+  expect_gradient(loss, w, dw);
+  expect_gradient(loss, b, db);
+  // A second time: added to what is there. Without accumulation: written anew.
+  Array twice_w = dw, twice_b = db;
+  run(weights, {&dy, &x, &twice_w, &twice_b}, {&twice_w, &twice_b});
+  const auto expect_twice = [](const Array& twice, const Array& once) {
+    for (std::size_t i = 0; i < once.data.size(); ++i) {
+      EXPECT_NEAR(twice.data[i], 2 * once.data[i], 1e-9);
+    }
+  };
+  expect_twice(twice_w, dw);
+  expect_twice(twice_b, db);
+  Gemm anew = weights;
+  anew.accumulate = false;
+  run(anew, {&dy, &x}, {&twice_w, &twice_b});
+  EXPECT_EQ(twice_b.data, db.data);
+}
+
+// 4 heads of 4 on 2 kv heads, 3 positions of 2 sequences; queries and keys also from a tensor qk.
+TEST_F(Gradient, OfFusedAttention) {
+  for (const bool split : {false, true}) {
+    Array qkv = random({6, 32}), qk = random({6, 24});
+    Array o = empty({6, 16}), lse = empty({2, 4, 3});
+    Attention op{Pass::kForward, 2, 4, 2, 3, 3, 4, true, false, kReal};
+    const auto loss = [&] {
+      run(op, split ? std::vector{&qk, &qkv} : std::vector{&qkv}, {&o, &lse});
+      return sum(o);
+    };
+    loss();
+    Array d_o = weights_of(o), d_qkv = empty({6, 32});
+    Attention backward = op;
+    backward.pass = Pass::kBackward;
+    std::vector<Array*> reads = {&qkv, &o, &lse, &d_o};
+    if (split) reads.insert(reads.begin(), &qk);
+    run(backward, reads, {&d_qkv});
+    if (!split) {
+      expect_gradient(loss, qkv, d_qkv);
+      continue;
+    }
+    // Of qk: the first columns of d_qkv; of qkv itself: the values' columns.
+    Array d_qk = empty({6, 24}), d_v = empty({6, 32});
+    for (std::size_t row = 0; row < 6; ++row) {
+      for (std::size_t c = 0; c < 32; ++c) {
+        (c < 24 ? d_qk.data[row * 24 + c] : d_v.data[row * 32 + c]) = d_qkv.data[row * 32 + c];
+      }
+    }
+    expect_gradient(loss, qk, d_qk);
+    expect_gradient(loss, qkv, d_v);
+  }
+}
+
+// The same without the fused kernel, and the same numbers as with it.
+TEST_F(Gradient, OfUnfusedAttention) {
+  Array qkv = random({6, 32}), o = empty({6, 16}), fused = o, lse = empty({2, 4, 3});
+  Array scores = empty({24, 3}), p = scores;
+  const Gemm product{6, 3, 4, 4, GemmRole::kForward, kReal, kReal, false, false};
+  const Gemm context{6, 4, 3, 4, GemmRole::kForward, kReal, kReal, false, false};
+  const Pointwise softmax{PointwiseKind::kSoftmax, 24, 3, kReal, kReal, true};
+  const auto loss = [&] {
+    run(product, {&qkv}, {&scores});
+    run(softmax, {&scores}, {&p});
+    run(context, {&p, &qkv}, {&o});
+    return sum(o);
+  };
+  loss();
+  run(Attention{Pass::kForward, 2, 4, 2, 3, 3, 4, true, false, kReal}, {&qkv}, {&fused, &lse});
+  for (std::size_t i = 0; i < o.data.size(); ++i) EXPECT_NEAR(o.data[i], fused.data[i], 1e-12);
+
+  Array d_o = weights_of(o), dp = scores, ds = scores, d_qkv = empty({6, 32});
+  const auto role = [](const Gemm& op, std::int64_t m, std::int64_t n, std::int64_t k, GemmRole r) {
+    return Gemm{m, n, k, op.batch, r, kReal, kReal, false, false};
+  };
+  run(role(context, 6, 3, 4, GemmRole::kInputGradient), {&d_o, &qkv}, {&dp});
+  run(role(context, 3, 4, 6, GemmRole::kWeightGradient), {&p, &d_o}, {&d_qkv});
+  run(Pointwise{PointwiseKind::kSoftmaxBackward, 24, 3, kReal, kReal, true}, {&dp, &p}, {&ds});
+  run(role(product, 6, 4, 3, GemmRole::kInputGradient), {&ds, &qkv, &d_qkv}, {&d_qkv});
+  run(role(product, 3, 4, 6, GemmRole::kWeightGradient), {&ds, &qkv, &d_qkv}, {&d_qkv});
+  expect_gradient(loss, qkv, d_qkv);
+}
+
+TEST_F(Gradient, OfNorms) {
+  for (const NormKind kind : {NormKind::kLayer, NormKind::kRms}) {
+    const bool layer = kind == NormKind::kLayer;
+    Array x = random({6, 5}), w = weight(random({5})), b = weight(random({5}));
+    Array y = empty({6, 5}), statistics = empty({6, layer ? 2 : 1});
+    const auto loss = [&] {
+      std::vector<Array*> reads = {&x, &w};
+      if (layer) reads.push_back(&b);
+      run(Norm{Pass::kForward, kind, 6, 5, kReal}, reads, {&y, &statistics});
+      return sum(y);
+    };
+    loss();
+    Array dy = weights_of(y), dx = y, dw = weight(random({5})), db = dw;  // overwritten
+    std::vector<Array*> writes = {&dx, &dw};
+    if (layer) writes.push_back(&db);
+    run(Norm{Pass::kBackward, kind, 6, 5, kReal}, {&dy, &x, &w, &statistics}, writes);
+    expect_gradient(loss, x, dx);
+    expect_gradient(loss, w, dw);
+    if (layer) expect_gradient(loss, b, db);
+    const Array once = dw;
+    run(Norm{Pass::kBackward, kind, 6, 5, kReal}, {&dy, &x, &w, &statistics, &dw}, {&dx, &dw});
+    for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(dw.data[i], 2 * once.data[i], 1e-9);
+  }
+}
+
+// 2 query heads and 1 key head of 4 in a qkv of 16 columns; backward works in place.
+TEST_F(Gradient, OfTheNormOfQueriesAndKeys) {
+  Array qkv = random({6, 16}), w = weight(random({2, 4})), qk = empty({6, 12});
+  Array statistics = empty({18});
+  const auto loss = [&] {
+    run(Norm{Pass::kForward, NormKind::kRms, 18, 4, kReal}, {&qkv, &w}, {&qk, &statistics});
+    return sum(qk);
+  };
+  loss();
+  const Array r = weights_of(qk);
+  Array d = empty({6, 16}), dw = weight(empty({2, 4}));
+  for (std::size_t row = 0; row < 6; ++row) {
+    for (std::size_t c = 0; c < 12; ++c) d.data[row * 16 + c] = r.data[row * 12 + c];
+  }
+  run(Norm{Pass::kBackward, NormKind::kRms, 18, 4, kReal}, {&d, &qkv, &w, &statistics, &dw},
+      {&d, &dw});
+  expect_gradient(loss, qkv, d);  // nothing of it for the values
+  expect_gradient(loss, w, dw);
+}
+
+TEST_F(Gradient, OfActivations) {
+  struct Kind {
+    PointwiseKind forward, backward;
+    std::int64_t width;  // of the input, in outputs
+  };
+  for (const Kind kind :
+       {Kind{PointwiseKind::kGelu, PointwiseKind::kGeluBackward, 1},
+        Kind{PointwiseKind::kSwiglu, PointwiseKind::kSwigluBackward, 2},
+        Kind{PointwiseKind::kGeglu, PointwiseKind::kGegluBackward, 2}}) {
+    Array x = random({6, 4 * kind.width}), y = empty({6, 4}), dx = x;
+    const auto loss = [&] {
+      run(Pointwise{kind.forward, 6, 4, kReal, kReal, false}, {&x}, {&y});
+      return sum(y);
+    };
+    Array dy = weights_of(y);
+    run(Pointwise{kind.backward, 6, 4 * kind.width, kReal, kReal, false}, {&dy, &x}, {&dx});
+    expect_gradient(loss, x, dx);
+  }
+}
+
+// Rotated back: the transpose of a rotation. 2 heads of 4 of 3, the rest of the row stays.
+TEST_F(Gradient, OfRotaryPositions) {
+  Array x = random({6, 12}), y = x;
+  const auto loss = [&] {
+    y = x;
+    run(Pointwise{PointwiseKind::kRotary, 6, 8, kReal, kReal, false, 4}, {&y}, {&y});
+    return sum(y);
+  };
+  loss();
+  for (std::size_t c = 0; c < 12; ++c) EXPECT_EQ(y.data[c], x.data[c]);  // position 0 stays
+  EXPECT_NE(y.data[2 * 12], x.data[2 * 12]);
+  Array d = weights_of(y);
+  run(Pointwise{PointwiseKind::kRotaryBackward, 6, 8, kReal, kReal, false, 4}, {&d}, {&d});
+  expect_gradient(loss, x, d);
+}
+
+// Positions: a table of 4 for 3 positions of 2 sequences. Then as the second of two tensor ranks
+// that share the rows: its 3 rows are tokens 3, 4, 5, at positions 1, 2, 2.
+TEST_F(Gradient, OfPositionsAndBiases) {
+  for (const std::int64_t ranks : {1, 2}) {
+    place_.tensor_ranks = ranks;
+    place_.tensor_rank = ranks - 1;
+    const std::int64_t rows = 6 / ranks;
+    Array x = random({rows, 2}), table = weight(random({4, 2})), y = x;
+    const auto loss = [&] {
+      run(Pointwise{PointwiseKind::kAddRows, rows, 2, kReal, kReal, false}, {&x, &table}, {&y});
+      return sum(y);
+    };
+    loss();
+    const std::size_t first_row = ranks == 1 ? 0 : 1;
+    EXPECT_EQ(y.data[0], x.data[0] + table.data[2 * first_row]);
+    Array dy = weights_of(y), d_table = weight(empty({4, 2}));
+    run(Pointwise{PointwiseKind::kAddRowsBackward, rows, 2, kReal, kReal, false},
+        {&dy, &d_table}, {&d_table});
+    expect_gradient(loss, table, d_table);
+  }
+  Array a = random({6, 2}), b = random({6, 2}), bias = weight(random({2})), y = a;
+  const auto loss = [&] {
+    run(Pointwise{PointwiseKind::kAdd, 6, 2, kReal, kReal, false}, {&a, &b, &bias}, {&y});
+    return sum(y);
+  };
+  Array dy = weights_of(y), d_bias = weight(random({2}));  // overwritten
+  run(Pointwise{PointwiseKind::kAddRowsBackward, 6, 2, kReal, kReal, false}, {&dy}, {&d_bias});
+  expect_gradient(loss, a, dy);
+  expect_gradient(loss, b, dy);
+  expect_gradient(loss, bias, d_bias);
+}
+
+// The second half of a table of 6, of which the vocabulary uses 5.
+TEST_F(Gradient, OfALookupInASliceOfATable) {
+  place_.tensor_ranks = 2;
+  place_.tensor_rank = 1;
+  Array id = ids({0, 3, 4, 3, 2, 1}), table = weight(random({3, 2})), y = random({6, 2});
+  const Gather op{Pass::kForward, 6, 2, 3, kReal, kReal};
+  const auto loss = [&] {
+    run(op, {&id, &table}, {&y});
+    return sum(y);
+  };
+  loss();
+  EXPECT_EQ(y.data[0], 0);
+  EXPECT_EQ(y.data[2], table.data[0]);
+  Array dy = weights_of(y), d_table = weight(random({3, 2}));  // overwritten
+  run(Gather{Pass::kBackward, 6, 2, 3, kReal, kReal}, {&id, &dy}, {&d_table});
+  expect_gradient(loss, table, d_table);
+}
+
+// The mean over 6 tokens; the column of padding has no part in it.
+TEST_F(Gradient, OfTheLoss) {
+  Array id = ids({0, 3, 4, 3, 2, 1}), logits = random({6, 6});
+  Array most = empty({6}), sums = empty({6, 2}), each = empty({6}), p = empty({6, 6}), d = p;
+  const auto part = [](LossPart of) { return Loss{of, 6, 6, kReal, kReal}; };
+  const auto loss = [&] {
+    run(part(LossPart::kMaximum), {&logits}, {&most});
+    run(part(LossPart::kSums), {&logits, &id, &most}, {&sums});
+    run(part(LossPart::kFinish), {&logits, &most, &sums, &id}, {&each, &p});
+    double mean = 0;
+    for (const double one : each.data) mean += one / 6;
+    return mean;
+  };
+  logits.data[5] = 1e3;
+  EXPECT_LT(loss(), 10);
+  run(part(LossPart::kBackward), {&p, &id}, {&d});
+  expect_gradient(loss, logits, d);
+}
+
+// Float kernels do what double ones do: their products are oneDNN's.
+TEST_F(Gradient, InFloatIsTheSame) {
+  std::vector<float> a(6 * 4), b(5 * 4), c(6 * 5);
+  Array x = random({6, 4}), w = weight(random({5, 4})), y = empty({6, 5});
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(x.data[i]);
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(w.data[i]);
+  const Op op = Gemm{6, 5, 4, 1, GemmRole::kForward, kReal, kReal, false, false};
+  run(op, {&x, &w}, {&y});
+  Scratch<float> scratch;
+  const std::vector<Operand> in = {{a.data(), &x.tensor}, {b.data(), &w.tensor}};
+  const std::vector<Operand> out = {{c.data(), &y.tensor}};
+  cpu::compute<float>({op, in, out, place_}, scratch);
+  for (std::size_t i = 0; i < c.size(); ++i) EXPECT_NEAR(c[i], y.data[i], 1e-5);
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,36 @@
+// One rank's training against a transformer in plain loops, in double precision.
+#include <gtest/gtest.h>
+
+#include "tests/support/reference_model.h"
+#include "tests/support/toy_network.h"
+#include "tests/support/train.h"
+
+namespace stepcast {
+namespace {
+
+void expect_reference(const Model& model) {
+  constexpr std::int64_t kSteps = 6;
+  const Plan plan = executable_plan(5, 2);
+  ExecuteOptions options = train_options(kSteps);
+  options.optimizer.rate = 2e-2;
+  options.optimizer.decay = 0.1;
+  const std::vector<double> losses = train(lowered(model, plan), options)[0].losses;
+  const ReferenceRun run{5, 2, kSteps, options.optimizer, options.initial_deviation, options.seed};
+  const std::vector<double> expected =
+      reference_losses(model, run, *make_language(model.vocabulary, 7));
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], expected[i], 2e-5 * expected[i]) << "step " << i;
+  }
+}
+
+TEST(Execute, TrainsTheGptThatPlainLoopsTrain) {
+  expect_reference(gpt_model(2, 8, 2, 11, 7));
+}
+
+TEST(Execute, TrainsTheLlamaThatPlainLoopsTrain) {
+  expect_reference(llama_model(2, 8, 4, 2, 12, 11));
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,356 @@
+// Reverse-mode differentiation on a tape: every scalar is a node with at most two parents and the
+// partial derivatives to them; a walk from the last node to the first adds up adjoints (Griewank &
+// Walther 2008). O(operations) in time and memory, a few million nodes for the models of the tests.
+#include "tests/support/reference_model.h"
+
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <string>
+#include <utility>
+
+#include "execute/hash.h"
+#include "sim/base/error.h"
+
+namespace stepcast {
+namespace {
+
+struct Node {
+  std::int32_t a = -1, b = -1;
+  double da = 0, db = 0;
+};
+
+struct Tape {
+  std::vector<double> value;
+  std::vector<Node> node;
+
+  std::int32_t push(double v, Node n = {}) {
+    value.push_back(v);
+    node.push_back(n);
+    return static_cast<std::int32_t>(value.size()) - 1;
+  }
+  double at(std::int32_t i) const { return value[static_cast<std::size_t>(i)]; }
+
+  std::int32_t add(std::int32_t a, std::int32_t b) { return push(at(a) + at(b), {a, b, 1, 1}); }
+  std::int32_t sub(std::int32_t a, std::int32_t b) { return push(at(a) - at(b), {a, b, 1, -1}); }
+  std::int32_t mul(std::int32_t a, std::int32_t b) {
+    return push(at(a) * at(b), {a, b, at(b), at(a)});
+  }
+  std::int32_t scale(std::int32_t a, double c) { return push(at(a) * c, {a, -1, c, 0}); }
+  std::int32_t shift(std::int32_t a, double c) { return push(at(a) + c, {a, -1, 1, 0}); }
+  std::int32_t exp(std::int32_t a) {
+    const double e = std::exp(at(a));
+    return push(e, {a, -1, e, 0});
+  }
+  std::int32_t log(std::int32_t a) { return push(std::log(at(a)), {a, -1, 1 / at(a), 0}); }
+  std::int32_t power(std::int32_t a, double p) {
+    return push(std::pow(at(a), p), {a, -1, p * std::pow(at(a), p - 1), 0});
+  }
+  std::int32_t tanh(std::int32_t a) {
+    const double t = std::tanh(at(a));
+    return push(t, {a, -1, 1 - t * t, 0});
+  }
+
+  std::vector<double> adjoints(std::int32_t result) const {
+    std::vector<double> adjoint(value.size(), 0.0);
+    adjoint[static_cast<std::size_t>(result)] = 1;
+    for (auto i = static_cast<std::size_t>(result) + 1; i-- > 0;) {
+      const Node& n = node[i];
+      if (n.a >= 0) adjoint[static_cast<std::size_t>(n.a)] += n.da * adjoint[i];
+      if (n.b >= 0) adjoint[static_cast<std::size_t>(n.b)] += n.db * adjoint[i];
+    }
+    return adjoint;
+  }
+};
+
+using Row = std::vector<std::int32_t>;   // of the tape
+using Rows = std::vector<Row>;
+
+struct Parameter {
+  std::vector<double> value, moment1, moment2;
+  std::int32_t first = 0;  // on the tape of the current step
+};
+
+class Reference {
+ public:
+  Reference(const Model& model, const ReferenceRun& run) : model_(model), run_(run) {}
+
+  std::vector<double> train(const Corpus& corpus) {
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < run_.steps; ++step) losses.push_back(one_step(corpus, step));
+    return losses;
+  }
+
+ private:
+  double one_step(const Corpus& corpus, std::int64_t step);
+  std::int32_t sequence_loss(const std::vector<std::int64_t>& text);
+  Row norm(const Row& x, const std::string& name, std::int64_t layer);
+  Row linear(const Row& x, const std::string& name, std::int64_t layer, std::int64_t out,
+             bool bias, const std::string& bias_name = "");
+  void rotate(Row& row, std::int64_t heads, std::int64_t position);
+  Rows attention(const Rows& x, std::int64_t layer);
+  Row mlp(const Row& x, std::int64_t layer);
+  std::int32_t gelu(std::int32_t x);
+  std::int32_t silu(std::int32_t x);
+  void update(const std::vector<double>& adjoints, std::int64_t step);
+
+  // Element (row, column) of a parameter, made at its first use.
+  enum class Begin { kMatrix, kOnes, kZeros };
+  std::int32_t parameter(const std::string& name, std::int64_t layer, std::int64_t size,
+                         Begin begin);
+
+  const Model& model_;
+  const ReferenceRun& run_;
+  Tape tape_;
+  std::map<std::pair<std::string, std::int64_t>, Parameter> parameters_;
+  std::map<std::pair<std::string, std::int64_t>, bool> on_tape_;
+};
+
+std::int32_t Reference::parameter(const std::string& name, std::int64_t layer, std::int64_t size,
+                                  Begin begin) {
+  Parameter& p = parameters_[{name, layer}];
+  if (p.value.empty()) {
+    const auto n = static_cast<std::size_t>(size);
+    p.value.assign(n, begin == Begin::kOnes ? 1.0 : 0.0);
+    p.moment1.assign(n, 0.0);
+    p.moment2.assign(n, 0.0);
+    const std::uint64_t key =
+        hash(hash(run_.seed, name), static_cast<std::uint64_t>(layer), 0);
+    for (std::size_t i = 0; i < n && begin == Begin::kMatrix; ++i) {
+      const std::uint64_t bits = hash(key, 1, i);
+      const double normal = std::sqrt(-2 * std::log(1 - unit(bits))) *
+                            std::cos(2 * std::numbers::pi * unit(mix(bits)));
+      p.value[i] = static_cast<float>(run_.deviation * normal);
+    }
+  }
+  bool& here = on_tape_[{name, layer}];
+  if (!here) {
+    p.first = static_cast<std::int32_t>(tape_.value.size());
+    for (const double value : p.value) tape_.push(value);
+    here = true;
+  }
+  return p.first;
+}
+
+Row Reference::norm(const Row& x, const std::string& name, std::int64_t layer) {
+  const auto n = static_cast<std::int64_t>(x.size());
+  const bool centred = model_.norm == NormKind::kLayer;
+  const std::int32_t gain = parameter(name + ".weight", layer, n, Begin::kOnes);
+  Row c = x;
+  if (centred) {
+    std::int32_t sum = x[0];
+    for (std::size_t i = 1; i < x.size(); ++i) sum = tape_.add(sum, x[i]);
+    const std::int32_t mean = tape_.scale(sum, 1.0 / static_cast<double>(n));
+    for (std::int32_t& one : c) one = tape_.sub(one, mean);
+  }
+  std::int32_t squares = tape_.mul(c[0], c[0]);
+  for (std::size_t i = 1; i < c.size(); ++i) squares = tape_.add(squares, tape_.mul(c[i], c[i]));
+  const std::int32_t scale =
+      tape_.power(tape_.shift(tape_.scale(squares, 1.0 / static_cast<double>(n)), 1e-5), -0.5);
+  for (std::size_t i = 0; i < c.size(); ++i) {
+    c[i] = tape_.mul(tape_.mul(c[i], scale), gain + static_cast<std::int32_t>(i));
+  }
+  if (centred) {
+    const std::int32_t bias = parameter(name + ".bias", layer, n, Begin::kZeros);
+    for (std::size_t i = 0; i < c.size(); ++i) {
+      c[i] = tape_.add(c[i], bias + static_cast<std::int32_t>(i));
+    }
+  }
+  return c;
+}
+
+Row Reference::linear(const Row& x, const std::string& name, std::int64_t layer, std::int64_t out,
+                      bool bias, const std::string& bias_name) {
+  const auto in = static_cast<std::int32_t>(x.size());
+  const std::int32_t w = parameter(name + ".weight", layer, out * in, Begin::kMatrix);
+  const std::int32_t b =
+      bias ? parameter(bias_name.empty() ? name + ".bias" : bias_name, layer, out, Begin::kZeros)
+           : -1;
+  Row y;
+  for (std::int32_t o = 0; o < out; ++o) {
+    std::int32_t sum = tape_.mul(x[0], w + o * in);
+    for (std::int32_t i = 1; i < in; ++i) {
+      sum = tape_.add(sum, tape_.mul(x[static_cast<std::size_t>(i)], w + o * in + i));
+    }
+    y.push_back(bias ? tape_.add(sum, b + o) : sum);
+  }
+  return y;
+}
+
+// RoFormer, with the halves of a head as pairs.
+void Reference::rotate(Row& row, std::int64_t heads, std::int64_t position) {
+  const auto half = static_cast<std::size_t>(model_.head_dim / 2);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(heads); ++head) {
+    for (std::size_t j = 0; j < half; ++j) {
+      const double angle = static_cast<double>(position) *
+                           std::pow(10000.0, -static_cast<double>(j) / static_cast<double>(half));
+      std::int32_t& low = row[2 * head * half + j];
+      std::int32_t& high = row[2 * head * half + half + j];
+      const std::int32_t x = low, y = high;
+      low = tape_.sub(tape_.scale(x, std::cos(angle)), tape_.scale(y, std::sin(angle)));
+      high = tape_.add(tape_.scale(y, std::cos(angle)), tape_.scale(x, std::sin(angle)));
+    }
+  }
+}
+
+Rows Reference::attention(const Rows& x, std::int64_t layer) {
+  const std::int64_t d = model_.head_dim, q_width = model_.heads * d, kv = model_.kv_heads * d;
+  Rows q, k, v, out;
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    const Row all = linear(norm(x[t], "norm1", layer), "qkv", layer, q_width + 2 * kv,
+                           model_.qkv_bias);
+    q.emplace_back(all.begin(), all.begin() + q_width);
+    k.emplace_back(all.begin() + q_width, all.begin() + q_width + kv);
+    v.emplace_back(all.begin() + q_width + kv, all.end());
+    if (!model_.rotary) continue;
+    rotate(q.back(), model_.heads, static_cast<std::int64_t>(t));
+    rotate(k.back(), model_.kv_heads, static_cast<std::int64_t>(t));
+  }
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    Row joined(static_cast<std::size_t>(q_width), -1);
+    for (std::int64_t head = 0; head < model_.heads; ++head) {
+      const auto at = static_cast<std::size_t>(head * d);
+      const auto kv_at = static_cast<std::size_t>(head / (model_.heads / model_.kv_heads) * d);
+      Row weights;
+      std::int32_t sum = -1;
+      for (std::size_t u = 0; u <= t; ++u) {
+        std::int32_t score = -1;
+        for (std::size_t c = 0; c < static_cast<std::size_t>(d); ++c) {
+          const std::int32_t product = tape_.mul(q[t][at + c], k[u][kv_at + c]);
+          score = score < 0 ? product : tape_.add(score, product);
+        }
+        weights.push_back(tape_.exp(tape_.scale(score, 1 / std::sqrt(static_cast<double>(d)))));
+        sum = sum < 0 ? weights.back() : tape_.add(sum, weights.back());
+      }
+      const std::int32_t inverse = tape_.power(sum, -1);
+      for (std::size_t c = 0; c < static_cast<std::size_t>(d); ++c) {
+        std::int32_t value = -1;
+        for (std::size_t u = 0; u <= t; ++u) {
+          const std::int32_t part = tape_.mul(weights[u], v[u][kv_at + c]);
+          value = value < 0 ? part : tape_.add(value, part);
+        }
+        joined[at + c] = tape_.mul(value, inverse);
+      }
+    }
+    out.push_back(linear(joined, "proj", layer, model_.hidden, model_.attention_output_bias,
+                         "attention.add.bias"));
+  }
+  return out;
+}
+
+// The tanh form.
+std::int32_t Reference::gelu(std::int32_t x) {
+  const std::int32_t inner = tape_.scale(
+      tape_.add(x, tape_.scale(tape_.power(x, 3), 0.044715)), std::sqrt(2 / std::numbers::pi));
+  return tape_.mul(tape_.scale(x, 0.5), tape_.shift(tape_.tanh(inner), 1));
+}
+
+std::int32_t Reference::silu(std::int32_t x) {
+  return tape_.mul(x, tape_.power(tape_.shift(tape_.exp(tape_.scale(x, -1)), 1), -1));
+}
+
+Row Reference::mlp(const Row& x, std::int64_t layer) {
+  const bool gated = model_.gated();
+  const Row up = linear(norm(x, "norm2", layer), "fc1", layer, (gated ? 2 : 1) * model_.ffn,
+                        model_.mlp_bias);
+  Row active;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(model_.ffn); ++i) {
+    active.push_back(gated ? tape_.mul(silu(up[i]), up[i + static_cast<std::size_t>(model_.ffn)])
+                           : gelu(up[i]));
+  }
+  return linear(active, "fc2", layer, model_.hidden, model_.mlp_bias, "mlp.add.bias");
+}
+
+std::int32_t Reference::sequence_loss(const std::vector<std::int64_t>& text) {
+  const auto h = static_cast<std::int32_t>(model_.hidden);
+  Rows x;
+  for (std::int64_t t = 0; t < run_.sequence; ++t) {
+    const std::int32_t table = parameter("embedding.weight", -1,
+                                         model_.vocabulary * h, Begin::kMatrix);
+    const auto id = static_cast<std::int32_t>(text[static_cast<std::size_t>(t)]);
+    Row row;
+    for (std::int32_t c = 0; c < h; ++c) row.push_back(table + id * h + c);
+    if (model_.learned_positions) {
+      const std::int32_t positions =
+          parameter("positions.weight", -1, model_.positions * h, Begin::kMatrix);
+      for (std::int32_t c = 0; c < h; ++c) {
+        std::int32_t& one = row[static_cast<std::size_t>(c)];
+        one = tape_.add(one, positions + static_cast<std::int32_t>(t) * h + c);
+      }
+    }
+    x.push_back(std::move(row));
+  }
+  const auto add = [&](Row& to, const Row& more) {
+    for (std::size_t c = 0; c < to.size(); ++c) to[c] = tape_.add(to[c], more[c]);
+  };
+  for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
+    const Rows branch = attention(x, layer);
+    for (std::size_t t = 0; t < x.size(); ++t) {
+      add(x[t], branch[t]);
+      add(x[t], mlp(x[t], layer));
+    }
+  }
+  const std::string head = model_.tied_embeddings ? "embedding" : "head";
+  std::int32_t loss = -1;
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    const Row logits = linear(norm(x[t], "final_norm", -1), head, -1, model_.vocabulary, false);
+    std::int32_t sum = -1;
+    for (const std::int32_t logit : logits) {
+      const std::int32_t e = tape_.exp(logit);
+      sum = sum < 0 ? e : tape_.add(sum, e);
+    }
+    const std::int32_t one =
+        tape_.sub(tape_.log(sum), logits[static_cast<std::size_t>(text[t + 1])]);
+    loss = loss < 0 ? one : tape_.add(loss, one);
+  }
+  return loss;
+}
+
+void Reference::update(const std::vector<double>& adjoints, std::int64_t step) {
+  const AdamW& o = run_.optimizer;
+  double squares = 0;
+  for (const auto& [key, p] : parameters_) {
+    for (std::size_t i = 0; i < p.value.size(); ++i) {
+      const double g = adjoints[static_cast<std::size_t>(p.first) + i];
+      squares += g * g;
+    }
+  }
+  const double clip = std::min(1.0, o.clip / (std::sqrt(squares) + 1e-6));
+  const auto n = static_cast<double>(step + 1);
+  for (auto& [key, p] : parameters_) {
+    for (std::size_t i = 0; i < p.value.size(); ++i) {
+      const double g = clip * adjoints[static_cast<std::size_t>(p.first) + i];
+      p.moment1[i] = o.beta1 * p.moment1[i] + (1 - o.beta1) * g;
+      p.moment2[i] = o.beta2 * p.moment2[i] + (1 - o.beta2) * g * g;
+      const double m = p.moment1[i] / (1 - std::pow(o.beta1, n));
+      const double v = p.moment2[i] / (1 - std::pow(o.beta2, n));
+      p.value[i] -= o.rate * (m / (std::sqrt(v) + o.epsilon) + o.decay * p.value[i]);
+    }
+  }
+}
+
+double Reference::one_step(const Corpus& corpus, std::int64_t step) {
+  tape_ = {};
+  on_tape_.clear();
+  std::int32_t total = -1;
+  std::vector<std::int64_t> text(static_cast<std::size_t>(run_.sequence) + 1);
+  for (std::int64_t g = 0; g < run_.global; ++g) {
+    corpus.read(step * run_.global + g, run_.sequence + 1, text.data());
+    const std::int32_t loss = sequence_loss(text);
+    total = total < 0 ? loss : tape_.add(total, loss);
+  }
+  const std::int32_t mean =
+      tape_.scale(total, 1.0 / static_cast<double>(run_.global * run_.sequence));
+  update(tape_.adjoints(mean), step);
+  return tape_.at(mean);
+}
+
+}  // namespace
+
+std::vector<double> reference_losses(const Model& model, const ReferenceRun& run,
+                                     const Corpus& corpus) {
+  STEPCAST_CHECK(!model.qk_norm && !model.post_norms, "the reference has no such norms");
+  return Reference(model, run).train(corpus);
+}
+
+}  // namespace stepcast
