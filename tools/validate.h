@@ -66,6 +66,7 @@ struct ValidationRow {
   std::vector<std::string> assumed;
   std::optional<double> predicted_seconds, measured_seconds;
   std::optional<double> predicted_bytes, measured_bytes;  // of memory
+  std::optional<double> size;  // collectives: bytes, as the source counts them
   std::optional<RunDetails> run;  // of a covered training run
 };
 std::optional<double> relative_error(const ValidationRow& row);         // of times

@@ -70,6 +70,20 @@ std::vector<ValidationSummary> runs_by_work(const std::vector<ValidationRow>& ro
   });
 }
 
+// Clusters that were set up badly are no evidence of a size.
+std::vector<ValidationSummary> collectives_by_size(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) -> std::string {
+    if (!row.size || *row.size < 1 || row.variant == "degraded") return "";
+    constexpr const char* kDecades[] = {"from 1 B",    "from 10 B",  "from 100 B", "from 1 kB",
+                                        "from 10 kB",  "from 100 kB", "from 1 MB",  "from 10 MB",
+                                        "from 100 MB", "from 1 GB",   "from 10 GB"};
+    const auto decade = static_cast<std::size_t>(std::log10(*row.size) + 1e-9);
+    // The index sorts; it is cut off before it is shown.
+    return fmt::format("{}\n{:02}\n{}", row.gpu, decade,
+                       kDecades[std::min(decade, std::size(kDecades) - 1)]);
+  });
+}
+
 // A refused plan names its numbers; what is counted is the rule that it breaks.
 std::string rule_of(const std::string& reason) {
   if (!reason.starts_with("what-if")) return reason;
@@ -156,6 +170,7 @@ Json errors_json(const ErrorSummary& errors) {
   return {{"count", errors.count},
           {"mean_absolute_error", of_any(errors.mean_absolute)},
           {"median_absolute_error", of_any(errors.median_absolute)},
+          {"p90_absolute_error", of_any(errors.p90_absolute)},
           {"signed_bias", of_any(errors.signed_bias)},
           {"within_5_percent", of_any(errors.within_5_percent)},
           {"within_10_percent", of_any(errors.within_10_percent)}};
@@ -319,6 +334,23 @@ std::string kernels_table(const std::vector<ValidationRow>& rows) {
   return cells.size() == 1 ? "" : align(cells, "lllrrrrrr") + "\n";
 }
 
+// "H200\n08\nfrom 100 MB" in its parts.
+std::pair<std::string, std::string> gpu_and_size(const std::string& name) {
+  return {name.substr(0, name.find('\n')), name.substr(name.rfind('\n') + 1)};
+}
+
+std::string sizes_table(const std::vector<ValidationRow>& rows) {
+  Cells cells = {{"collectives", "size", "rows", "mean %", "med. %", "p90 %", "bias %"}};
+  for (const ValidationSummary& s : collectives_by_size(rows)) {
+    if (s.time.count == 0) continue;
+    const auto [gpu, size] = gpu_and_size(s.name);
+    cells.push_back({clipped(gpu, 24), size, fmt::format("{}", s.time.count),
+                     percent(s.time.mean_absolute), percent(s.time.median_absolute),
+                     percent(s.time.p90_absolute), signed_percent(s.time.signed_bias)});
+  }
+  return cells.size() == 1 ? "" : align(cells, "llrrrrr") + "\n";
+}
+
 std::vector<const ValidationRow*> worst_of(const std::vector<ValidationRow>& rows, bool runs) {
   std::vector<const ValidationRow*> worst;
   for (const ValidationRow& row : rows) {
@@ -399,6 +431,13 @@ Json validation_json(const std::vector<ValidationRow>& rows) {
   json["by_gpu"] = named_json(runs_by_gpu(rows));
   json["by_plan"] = named_json(runs_by_plan(rows));
   json["overall"] = sums_json(mean_of(sources));
+  json["collectives_by_size"] = Json::array();
+  for (const ValidationSummary& s : collectives_by_size(rows)) {
+    const auto [gpu, size] = gpu_and_size(s.name);
+    Json one = {{"gpu", gpu}, {"size", size}};
+    one.update(errors_json(s.time));
+    json["collectives_by_size"].push_back(std::move(one));
+  }
   json["cuts"] = Json::array();
   for (const CutSummary& cut : summarise_cuts(rows)) json["cuts"].push_back(cut_json(cut));
   json["uncovered"] = Json::array();
@@ -421,6 +460,7 @@ std::string validation_table(const std::vector<ValidationRow>& rows) {
          runs_table("launch-bound runs", launch_bound_runs(rows), false) +
          runs_table("a layer, in launches", runs_by_work(rows), false) + memory_table(rows) +
          cuts_table(rows) + shares_table(sources) + worst_runs_table(rows) + kernels_table(rows) +
+         sizes_table(rows) +
          worst_kernels_table(rows) + uncovered_table(rows);
 }
 

@@ -423,6 +423,7 @@ ValidationRow validate_row(const Json& row, const std::string& place,
   result.covered = result.reason.empty();
   if (!result.covered) return result;
   result.assumed = std::move(mapped.assumed);
+  if (result.kind == "collective") result.size = number_of(row, "size_bytes");
   result.predicted_seconds = mapped.predicted;
   result.measured_seconds = mapped.measured;
   return result;

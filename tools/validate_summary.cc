@@ -112,13 +112,14 @@ ErrorSummary mean_errors(const std::vector<ValidationSummary>& sources,
     mean.count += one.count;
     mean.mean_absolute += one.mean_absolute;
     mean.median_absolute += one.median_absolute;
+    mean.p90_absolute += one.p90_absolute;
     mean.signed_bias += one.signed_bias;
     mean.within_5_percent += one.within_5_percent;
     mean.within_10_percent += one.within_10_percent;
   }
   if (n == 0) return mean;
-  for (double* value : {&mean.mean_absolute, &mean.median_absolute, &mean.signed_bias,
-                        &mean.within_5_percent, &mean.within_10_percent}) {
+  for (double* value : {&mean.mean_absolute, &mean.median_absolute, &mean.p90_absolute,
+                        &mean.signed_bias, &mean.within_5_percent, &mean.within_10_percent}) {
     *value /= n;
   }
   return mean;
@@ -143,6 +144,13 @@ ErrorSummary summarise_errors(const std::vector<double>& errors) {
   summary.signed_bias = std::accumulate(errors.begin(), errors.end(), 0.0) / n;
   summary.within_5_percent = near / n;
   summary.within_10_percent = close / n;
+  // The ninth decile, between the two nearest.
+  std::sort(absolute.begin(), absolute.end());
+  const double at = 0.9 * (n - 1);
+  const auto below = static_cast<std::size_t>(at);
+  const std::size_t above = std::min(below + 1, absolute.size() - 1);
+  summary.p90_absolute =
+      absolute[below] + (absolute[above] - absolute[below]) * (at - static_cast<double>(below));
   return summary;
 }
 

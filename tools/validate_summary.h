@@ -22,6 +22,7 @@ std::optional<double> kendall_tau_b(const std::vector<double>& x, const std::vec
 struct ErrorSummary {
   int count = 0;
   double mean_absolute = 0, median_absolute = 0;
+  double p90_absolute = 0;         // the 90th percentile
   double signed_bias = 0;          // their mean
   double within_5_percent = 0, within_10_percent = 0;  // shares
 };
