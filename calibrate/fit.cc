@@ -1,6 +1,6 @@
 // Least absolute log-errors by Subplex, which is the downhill simplex on small groups of parameters
-// in turn (NLopt's LN_SBPLX). Restarted from where it ended until that gains nothing, as the simplex
-// may collapse on the jumps of tile and wave counts.
+// in turn (NLopt's LN_SBPLX). Restarted from where it ended until that gains nothing, as the
+// simplex may collapse on the jumps of tile and wave counts.
 #include "calibrate/fit.h"
 
 #include <algorithm>

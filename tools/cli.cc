@@ -192,7 +192,7 @@ void add_import(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("import", "What other tools measured, as files of this one");
   ImportArguments& import = arguments.import;
-  command->add_option("KIND", import.kind, "nccl-tests, nccl-topology or nvidia-smi-topo")
+  command->add_option("KIND", import.kind, "nccl-tests, kernels, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
   command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")

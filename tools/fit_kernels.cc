@@ -3,12 +3,14 @@
 // evaluations of each row, a few microseconds each.
 #include "tools/fit_kernels.h"
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 
+#include "calibrate/fit.h"
 #include "sim/base/error.h"
 #include "tools/validate.h"
 #include "tools/validate_fields.h"
@@ -26,6 +28,7 @@ struct Group {
   std::string name;
   std::vector<const Json*> rows;
   std::vector<double> measured;
+  std::set<std::string> sources;
   std::vector<Knob> knobs;
 };
 
@@ -37,17 +40,42 @@ Device with(const Device& device, const Group& group, Values values) {
   return changed;
 }
 
+// What a person can read; the fit is no sharper.
+double four_digits(double value) {
+  const double scale = std::pow(10, 3 - std::floor(std::log10(std::abs(value))));
+  return std::round(value * scale) / scale;
+}
+
+Residual residual_of(const std::string& name, const FitError& error, const FitError& left_out) {
+  const auto per_mill = [](double share) { return std::round(share * 1000) / 1000; };
+  Residual residual;
+  residual.rows = name;
+  residual.count = static_cast<std::int64_t>(error.count);
+  residual.median_absolute_error = per_mill(error.median_absolute);
+  residual.mean_absolute_error = per_mill(error.mean_absolute);
+  residual.p90_absolute_error = per_mill(error.p90_absolute);
+  residual.signed_bias = per_mill(error.bias);
+  residual.left_out_count = static_cast<std::int64_t>(left_out.count);
+  residual.left_out_median_absolute_error = per_mill(left_out.median_absolute);
+  residual.left_out_signed_bias = per_mill(left_out.bias);
+  return residual;
+}
+
 Residual fit_group(Device& device, const Group& group) {
   std::vector<Parameter> parameters;
   for (const Knob& knob : group.knobs) parameters.push_back(knob.parameter);
-  const Fit result = fit(parameters, group.measured, [&](Values values, std::span<double> times) {
+  const Predict predict = [&](Values values, std::span<double> times) {
     const std::vector<Device> devices = {with(device, group, values)};
     for (std::size_t i = 0; i < group.rows.size(); ++i) {
       times[i] = validate_row(*group.rows[i], "", devices).predicted_seconds.value_or(1);
     }
-  });
+  };
+  Fit result = fit(parameters, group.measured, predict);
+  for (double& value : result.values) value = four_digits(value);
+  std::vector<double> times(group.rows.size());
+  predict(result.values, times);
   device = with(device, group, result.values);
-  return {group.name, result.error, result.left_out};
+  return residual_of(group.name, fit_error(times, group.measured), result.left_out);
 }
 
 std::vector<Knob> matrix_knobs() {
@@ -179,7 +207,7 @@ void mark_fitted(const std::string& group, Device& device) {
 }  // namespace
 
 FittedKernels fit_kernels(const Device& device, const std::vector<Json>& rows) {
-  FittedKernels fitted{device, {}};
+  FittedKernels fitted{device, {}, {}};
   // An implementation that rows are of must have a seat before they can be predicted.
   std::vector<Device> devices = {device};
   for (const Json& row : rows) {
@@ -199,6 +227,7 @@ FittedKernels fit_kernels(const Device& device, const std::vector<Json>& rows) {
     group.name = name;
     group.rows.push_back(&row);
     group.measured.push_back(*known.measured_seconds);
+    group.sources.insert(known.source);
   }
   for (auto& [name, group] : groups) {
     if (name == "gemm") group.knobs = matrix_knobs();
@@ -213,6 +242,7 @@ FittedKernels fit_kernels(const Device& device, const std::vector<Json>& rows) {
                                               device.kernels.usual());
     }
     fitted.residuals.push_back(fit_group(fitted.device, group));
+    fitted.sources.insert(group.sources.begin(), group.sources.end());
     mark_fitted(name, fitted.device);
   }
   return fitted;

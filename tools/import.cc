@@ -12,6 +12,7 @@
 
 #include "sim/base/error.h"
 #include "tools/files.h"
+#include "tools/fit_kernels.h"
 #include "tools/import_nccl_tests.h"
 #include "tools/import_topology.h"
 #include "tools/time.h"
@@ -136,6 +137,49 @@ int import_nccl_tests(const ImportArguments& a) {
   return 0;
 }
 
+std::vector<Json> rows_of(const std::vector<std::string>& files) {
+  std::vector<Json> rows;
+  for (const std::string& file : files) {
+    const std::string text = read_file(file);
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line = std::string_view(text).substr(begin, end - begin);
+      begin = end + 1;
+      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      rows.push_back(parse_json(line, file == "-" ? "stdin" : file).root);
+      if (!rows.back().is_object()) throw Error(file, "each line must be a JSON object");
+    }
+  }
+  return rows;
+}
+
+// Published kernels in the form that `stepcast validate` reads: the device's, fitted to them.
+int import_kernels(const ImportArguments& a) {
+  if (a.device.empty()) throw Error("import", "give --device NAME: the rows of one are fitted");
+  const Device device = device_file(a.device);
+  const FittedKernels fitted = fit_kernels(device, rows_of(a.files));
+  if (fitted.residuals.empty()) {
+    throw Error("import", fmt::format("no kind of kernel has enough rows of {} to fit its "
+                                      "parameters; `stepcast validate` says which rows it takes",
+                                      device.name));
+  }
+  Profile profile;
+  profile.name = name_of(a);
+  profile.description = fmt::format("{}, fitted to published kernels", device.description);
+  profile.device = device.name;
+  profile.basis = Basis::kFitted;
+  profile.provenance["sources"] = fmt::format("{}", fmt::join(fitted.sources, ", "));
+  profile.provenance["written_by"] = "stepcast import kernels";
+  profile.kernels = kernels_json(fitted.device, Basis::kFitted);
+  profile.residuals = fitted.residuals;
+  write_file(a.out, write_profile(profile).dump(2) + "\n");
+  for (const Residual& r : fitted.residuals) {
+    fmt::print(stderr, "{}: {} rows, median error {:.1f} %, bias {:+.1f} %\n", r.rows, r.count,
+               100 * r.median_absolute_error, 100 * r.signed_bias);
+  }
+  return 0;
+}
+
 int import_topology(const ImportArguments& a) {
   if (a.files.size() != 1) throw Error("import", "a topology is one file");
   const std::string& file = a.files.front();
@@ -179,7 +223,8 @@ const KnownProduct* known_pci_device(std::string_view vendor_and_device) {
 }
 
 int import_command(const ImportArguments& arguments) {
-  const std::vector<std::string> kinds = {"nccl-tests", "nccl-topology", "nvidia-smi-topo"};
+  const std::vector<std::string> kinds = {"nccl-tests", "kernels", "nccl-topology",
+                                          "nvidia-smi-topo"};
   if (std::find(kinds.begin(), kinds.end(), arguments.kind) == kinds.end()) {
     throw Error("import", fmt::format("\"{}\" is nothing to import{}; there are {}", arguments.kind,
                                       did_you_mean(arguments.kind, kinds),
@@ -191,7 +236,7 @@ int import_command(const ImportArguments& arguments) {
   if (of_tests) {
     throw Error("import", "--collective, --ranks, --nodes and --in-place are of nccl-tests only");
   }
-  return import_topology(arguments);
+  return arguments.kind == "kernels" ? import_kernels(arguments) : import_topology(arguments);
 }
 
 }  // namespace stepcast

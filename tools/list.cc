@@ -136,13 +136,49 @@ std::string spread_text(const Profile& profile) {
   return samples > 1 ? fmt::format("{:.1f} %", 100 * most) : "-";
 }
 
+std::string percent_text(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+
+Json residuals_json(const Profile& profile) {
+  Json residuals = Json::array();
+  for (const Residual& r : profile.residuals) {
+    residuals.push_back({{"rows", r.rows},
+                         {"count", r.count},
+                         {"median_absolute_error", r.median_absolute_error},
+                         {"mean_absolute_error", r.mean_absolute_error},
+                         {"p90_absolute_error", r.p90_absolute_error},
+                         {"signed_bias", r.signed_bias},
+                         {"left_out_median_absolute_error", r.left_out_median_absolute_error},
+                         {"left_out_signed_bias", r.left_out_signed_bias}});
+  }
+  return residuals;
+}
+
+// One line for the curves of a profile, one for each group of rows that its kernels were fitted to.
+void add_profile_rows(const std::string& name, const Profile& profile, Rows& rows) {
+  const std::string basis(basis_name(profile.basis));
+  if (!profile.wires.empty() || profile.residuals.empty()) {
+    rows.push_back({name, profile.device, basis, "curves", fmt::format("{}", profile.wires.size()),
+                    spread_text(profile), "", "", ""});
+  }
+  for (const Residual& r : profile.residuals) {
+    const bool left_out = r.left_out_count > 0;
+    rows.push_back({name, profile.device, basis, r.rows, fmt::format("{}", r.count),
+                    fmt::format("{:.1f} %", 100 * r.median_absolute_error),
+                    percent_text(r.signed_bias),
+                    left_out ? fmt::format("{:.1f} %", 100 * r.left_out_median_absolute_error)
+                             : "-",
+                    left_out ? percent_text(r.left_out_signed_bias) : "-"});
+  }
+}
+
 Listing list_profiles() {
-  Listing list{{{"profile", "device", "basis", "curves", "spread", "source"}}, "lllrrl", "", {}};
+  Listing list{{{"profile", "device", "basis", "of", "count", "error", "bias", "unseen", "bias"}},
+               "llllrrrrr",
+               "",
+               {}};
   list.json = Json::array();
   for (const std::string& name : config_names("profiles")) {
     const Profile profile = read_profile(read_config("profiles", name));
-    const auto found = profile.provenance.find("source");
-    const std::string source = found == profile.provenance.end() ? "" : found->second;
     Json curves = Json::array();
     for (const WireCurve& curve : profile.wires) {
       curves.push_back({{"collective", curve.collective},
@@ -152,21 +188,22 @@ Listing list_profiles() {
                         {"samples", curve.samples},
                         {"spread", curve.spread}});
     }
-    list.rows.push_back({name, profile.device, std::string(basis_name(profile.basis)),
-                         fmt::format("{}", profile.wires.size()), spread_text(profile),
-                         brief(source)});
+    add_profile_rows(name, profile, list.rows);
     list.json.push_back({{"name", name},
                          {"description", profile.description},
                          {"device", profile.device},
                          {"basis", basis_name(profile.basis)},
                          {"provenance", profile.provenance},
-                         {"curves", std::move(curves)}});
+                         {"curves", std::move(curves)},
+                         {"residuals", residuals_json(profile)}});
   }
   list.words =
       list.json.empty()
           ? "There are no profiles here: `stepcast import nccl-tests LOG --out PROFILE` makes one "
             "of a log, and a what-if takes it by its path."
-          : "curves: collectives by size; spread: (max - min) / median of repeated measurements";
+          : "A profile that bears a device's name goes with that device. error: median |forecast / "
+            "measured - 1| of the rows that it was fitted to (curves: spread of repetitions); "
+            "unseen: of rows left out of the fit, a third at a time (-: too few rows)";
   return list;
 }
 

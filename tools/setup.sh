@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(
   g++ cmake ninja-build
-  libfmt-dev nlohmann-json3-dev libcli11-dev libnlopt-dev libnlopt-cxx-dev libpugixml-dev
-  libdnnl-dev libopenmpi-dev openmpi-bin
+  libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev libpugixml-dev
+  libnlopt-dev libnlopt-cxx-dev libdnnl-dev libopenmpi-dev openmpi-bin
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

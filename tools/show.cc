@@ -17,6 +17,7 @@
 #include "sim/base/error.h"
 #include "sim/engine/simulate.h"
 #include "sim/network/communicators.h"
+#include "tools/cluster_text.h"
 #include "tools/commands.h"
 #include "tools/files.h"
 #include "tools/table.h"
@@ -125,38 +126,6 @@ std::string show_model(const WhatIf& what_if) {
                  {"full attention (Megatron-LM's figures)", format_count(full)},
                  {"6 x parameters", format_count(6 * static_cast<double>(all))}},
                 "lr");
-  return text;
-}
-
-// ---------------------------------------------------------------------------------- the cluster
-
-std::string bandwidth_text(Bandwidth bandwidth) {
-  return fmt::format("{:.1f} GB/s", bandwidth.value * 1e-9);
-}
-
-std::string show_cluster(const WhatIf& what_if) {
-  const Cluster& c = what_if.cluster;
-  const Device& d = c.device;
-  std::string text = fmt::format("{}: {} x {} {} ({})\n\n", c.name, c.nodes, c.devices_per_node,
-                                 d.name, d.description);
-  Rows rows = {{"memory", format_binary_bytes(d.memory), ""},
-               {"memory bandwidth", bandwidth_text(d.memory_bandwidth),
-                fmt::format("{:.0f} % achievable", 100 * d.kernels.memory)}};
-  for (const auto& [dtype, rate] : d.matrix_rate) {
-    rows.push_back({fmt::format("{} products", dtype_name(dtype)),
-                    fmt::format("{:.0f} TFLOP/s", rate.value * 1e-12),
-                    fmt::format("{:.0f} % achievable", 100 * d.kernels.matrix.efficiency)});
-  }
-  rows.push_back({"inside a box", bandwidth_text(c.node_bandwidth),
-                  fmt::format("achievable, each direction; {} a hop",
-                              format_seconds(c.node_latency))});
-  rows.push_back({"between boxes", bandwidth_text(c.nic_bandwidth),
-                  fmt::format("achievable, each of {} NICs; {} a hop", c.nics_per_node,
-                              format_seconds(c.nic_latency))});
-  text += align(rows, "lrl");
-  for (const auto& [device, factor] : c.slow_devices) {
-    text += fmt::format("device {} computes {} times as long\n", device, factor);
-  }
   return text;
 }
 
@@ -386,7 +355,7 @@ int show_command(const ShowArguments& arguments) {
   const WhatIf what_if = read_what_if(arguments.config, arguments.sets);
   std::string text;
   if (arguments.what == "model") text = show_model(what_if);
-  if (arguments.what == "cluster") text = show_cluster(what_if);
+  if (arguments.what == "cluster") text = cluster_text(what_if.cluster);
   if (arguments.what == "memory") text = show_memory(what_if, arguments.stage);
   if (arguments.what == "program") {
     const Job job = make_job(what_if);

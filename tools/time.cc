@@ -14,6 +14,7 @@
 #include "sim/base/error.h"
 #include "sim/cost/gemm.h"
 #include "sim/network/network.h"
+#include "tools/devices.h"
 #include "tools/files.h"
 #include "tools/table.h"
 #include "tools/whatif.h"
@@ -165,8 +166,7 @@ Cluster named_cluster(const std::string& name) {
 }
 
 Device named_device(const std::string& name) {
-  const std::string file = find_config("devices", name, "--device");
-  return read_device(parse_json(read_file(file), file));
+  return load_device(find_config("devices", name, "--device"));
 }
 
 // One standard box for --device, the cluster for --cluster; what --profile says of it.
@@ -349,7 +349,8 @@ KernelTime time_kernel(const Op& op, const Device& device) {
   const Attention* attention = std::get_if<Attention>(&op);
   STEPCAST_CHECK(gemm != nullptr || attention != nullptr, "only matrix work has a peak rate");
   const Dtype dtype = gemm != nullptr ? gemm->dtype : attention->dtype;
-  return {op, op_cost(op, device, {.rested = true}), flops(op), traffic(op), matrix_rate(dtype, device)};
+  return {op, op_cost(op, device, {.rested = true}), flops(op), traffic(op),
+          matrix_rate(dtype, device)};
 }
 
 std::optional<TransferKind> transfer_kind(std::string_view name) {

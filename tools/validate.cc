@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "tools/devices.h"
 #include "tools/files.h"
 #include "tools/validate_report.h"
 
@@ -34,8 +35,7 @@ Document parse_line(std::string_view line, const std::string& file, int number) 
 Shipped read_shipped() {
   Shipped shipped;
   for (const std::string& name : config_names("devices")) {
-    const std::string file = find_config("devices", name, "validate");
-    shipped.devices.push_back(read_device(parse_json(read_file(file), file)));
+    shipped.devices.push_back(load_device(find_config("devices", name, "validate")));
   }
   for (const std::string& name : config_names("models")) {
     const std::string file = find_config("models", name, "validate");

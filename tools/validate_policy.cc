@@ -122,4 +122,16 @@ std::string attention_question(const Json& row, const Habits& habits,
   return habits.fused_attention ? "fused" : "unfused";
 }
 
+std::string attention_kernel_question(const Json& row, const Device& device) {
+  const std::string text = lower(text_of(section_of(row, "software"), "attention_impl"));
+  // llm-foundry's Triton kernel is a port of FlashAttention 1 with a bias.
+  constexpr std::pair<std::string_view, const char*> kKernels[] = {
+      {"triton", "flash1"}, {"flash v2", "flash2"}, {"flash v3", "flash3"},
+      {"cudnn", "cudnn"},   {"te ", "cudnn"},       {"transformer_engine", "cudnn"}};
+  for (const auto& [word, kernel] : kKernels) {
+    if (has(text, word) && device.kernels.attention.contains(kernel)) return kernel;
+  }
+  return "";
+}
+
 }  // namespace stepcast

@@ -393,6 +393,8 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
       {"recompute", recompute_question(row, assumed)},
       {"precision", std::move(precision)},
       {"attention", attention_question(row, habits, assumed)}};
+  const std::string kernel = attention_kernel_question(row, device);
+  if (!kernel.empty()) question.what_if["attention_kernel"] = kernel;
   return question;
 }
 

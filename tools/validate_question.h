@@ -60,6 +60,10 @@ Json recompute_question(const Json& row, std::vector<std::string>& assumed);
 std::string attention_question(const Json& row, const Habits& habits,
                                std::vector<std::string>& assumed);
 
+// The "attention_kernel" that the row states, of those that the device's kernels describe; "" for
+// the device's usual one.
+std::string attention_kernel_question(const Json& row, const Device& device);
+
 // A section of a row: an empty object where it is missing.
 const Json& section_of(const Json& row, std::string_view key);
 

@@ -175,8 +175,8 @@ double counted_flops(const Json& row, const Op& op) {
   return flops(op).value * (whole && std::get<Attention>(op).causal ? 2 : 1);
 }
 
-// The implementation that the row is of, made the usual one of `device`; "" if it is of one that the
-// device's kernels do not describe and that its usual one does not stand for.
+// The implementation that the row is of, made the usual one of `device`. Why not, if it is of one
+// that the device's kernels do not describe and that its usual one does not stand for; else "".
 std::string choose_attention(const Json& row, Device& device, std::vector<std::string>& assumed) {
   std::string kernel = text_of(row, "kernel");
   if (kernel.empty() && !text_of(row, "op").empty()) kernel = "sdp";

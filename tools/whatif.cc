@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "tools/devices.h"
 #include "tools/files.h"
 
 namespace stepcast {
@@ -82,56 +83,123 @@ struct FoundCluster {
 };
 
 // What `key` of `object` names. A path is kept absolute: it must be found again from anywhere.
-FoundCluster read_cluster_object(const Object& object, const std::string& base) {
+FoundCluster read_cluster_object(const Object& object, const std::string& base,
+                                 const Profile* profile) {
   const std::string file = referenced_file(object, "device", "devices", base);
   const std::string name = object.string("device");
-  const Document document = parse_json(read_file(file), file);
-  Cluster cluster = read_cluster(object, read_device(document));
+  Cluster cluster = read_cluster(object, load_device(file, profile));
   return {std::move(cluster), is_path(name) ? fs::absolute(file).string() : name};
 }
 
-FoundCluster read_cluster_name(const Object& root, const std::string& base) {
+// Whether `name` stands for standard boxes; if so, which.
+bool names_standard_boxes(const std::string& name, std::string& device, int& nodes,
+                          int& devices_per_node) {
+  if (is_path(name) || !split_cluster_name(name, device, nodes, devices_per_node)) return false;
+  // A file may bear such a name as well ("aws-p4d-16x8"): it says more, so it goes first.
+  const std::vector<std::string> files = config_names("clusters");
+  return std::find(files.begin(), files.end(), name) == files.end();
+}
+
+FoundCluster read_cluster_name(const Object& root, const std::string& base,
+                               const Profile* profile) {
   const std::string name = root.string("cluster");
   std::string device;
   int nodes = 0, devices_per_node = 0;
-  if (!is_path(name) && split_cluster_name(name, device, nodes, devices_per_node)) {
-    // A file may bear such a name as well ("aws-p4d-16x8"): it says more, so it goes first.
-    const std::vector<std::string> files = config_names("clusters");
-    if (std::find(files.begin(), files.end(), name) == files.end()) {
+  if (names_standard_boxes(name, device, nodes, devices_per_node)) {
       const std::string file = find_config("devices", device, root.place("cluster"));
-      const Document document = parse_json(read_file(file), file);
       try {
-        return {standard_cluster(read_device(document), nodes, devices_per_node), device};
+        return {standard_cluster(load_device(file, profile), nodes, devices_per_node), device};
       } catch (const Error& error) {
         if (error.where().starts_with(file)) throw;
         root.fail("cluster", error.message());
       }
-    }
   }
   const std::string file = referenced_file(root, "cluster", "clusters", base);
   const Document document = parse_json(read_file(file), file);
-  return read_cluster_object(Object(document), directory_of(file));
+  return read_cluster_object(Object(document), directory_of(file), profile);
 }
 
-FoundCluster found_cluster(const Object& root, const std::string& base) {
+// Writes out a cluster that is given by its name, so that --set cluster.KEY can change it.
+void write_out_cluster(Document& document, const std::string& base) {
+  if (!document.root.is_object() || !document.root.contains("cluster")) return;
+  Json& cluster = document.root["cluster"];
+  if (!cluster.is_string()) return;
+  const std::string name = cluster.get<std::string>();
+  std::string device;
+  int nodes = 0, devices_per_node = 0;
+  if (names_standard_boxes(name, device, nodes, devices_per_node)) {
+    cluster = Json{{"device", device}, {"nodes", nodes}, {"devices_per_node", devices_per_node}};
+    return;
+  }
+  const std::string file = referenced_file(Object(document), "cluster", "clusters", base);
+  Json written = parse_json(read_file(file), file).root;
+  if (!written.is_object()) return;  // the reader says so, with the file's name
+  if (const auto at = written.find("device"); at != written.end() && at->is_string()) {
+    const std::string path = at->get<std::string>();
+    if (is_path(path)) *at = fs::absolute(fs::path(directory_of(file)) / path).string();
+  }
+  cluster = std::move(written);
+}
+
+FoundCluster found_cluster(const Object& root, const std::string& base, const Profile* profile) {
   if (!root.has("cluster")) {
     root.fail("cluster", "\"cluster\" is missing: a name such as \"h100-sxm-4x8\", a path or an "
                          "object with \"device\"");
   }
-  if (root.at("cluster").is_object()) return read_cluster_object(root.object("cluster"), base);
-  return read_cluster_name(root, base);
+  if (root.at("cluster").is_object()) {
+    return read_cluster_object(root.object("cluster"), base, profile);
+  }
+  return read_cluster_name(root, base, profile);
 }
 
 // --------------------------------------------------------------------------------- the profile
 
-// As written in the resolved file: a path is kept absolute, none is null.
-Json read_profile_key(const Object& root, const std::string& base, Cluster& cluster) {
+// A profile, and as it is written in the resolved file: a path is kept absolute, none is null.
+struct FoundProfile {
+  std::shared_ptr<const Profile> profile;
+  Json name;
+};
+
+FoundProfile found_profile(const Object& root, const std::string& base) {
   root.touch("profile");
-  if (!root.has("profile")) return Json();
-  const std::string name = root.string("profile");
-  use_profile(cluster, find_profile(name, root.place("profile"), base), root.place("profile"));
-  if (!is_path(name)) return name;
-  return fs::absolute(named_file(name, "profiles", base, root.place("profile"))).string();
+  if (!root.has("profile")) return {};
+  const std::string name = root.string("profile"), place = root.place("profile");
+  const Json kept = is_path(name)
+                        ? fs::absolute(named_file(name, "profiles", base, place)).string()
+                        : name;
+  return {find_profile(name, place, base), kept};
+}
+
+// What is not known is null, which reads as the device's: not known either.
+Json known_bandwidth(Bandwidth bandwidth) {
+  return bandwidth.value > 0 ? Json(exact_bandwidth(bandwidth)) : Json();
+}
+
+Json write_box(const Box& box) {
+  return Json{{"links", box_links_name(box.links)},
+              {"peer_to_peer", box.peer_to_peer},
+              {"sockets", box.sockets},
+              {"pcie_switches", box.pcie_switches},
+              {"pcie_bandwidth", known_bandwidth(box.pcie_bandwidth)},
+              {"pcie_efficiency", 1.0},
+              {"socket_bandwidth", known_bandwidth(box.socket_bandwidth)},
+              {"host_bandwidth", known_bandwidth(box.host_bandwidth)}};
+}
+
+// Makes the implementation that the what-if names the usual one. Its name, or null.
+Json choose_attention(const Object& root, Device& device) {
+  root.touch("attention_kernel");
+  if (!root.has("attention_kernel")) return Json();
+  const std::string name = root.string("attention_kernel");
+  if (!device.kernels.attention.contains(name)) {
+    std::vector<std::string> known;
+    for (const auto& [kernel, numbers] : device.kernels.attention) known.push_back(kernel);
+    root.fail("attention_kernel",
+              fmt::format("{} has no kernel \"{}\"{}; there are {}", device.name, name,
+                          did_you_mean(name, known), fmt::join(known, ", ")));
+  }
+  device.kernels.usual_attention = name;
+  return name;
 }
 
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
@@ -140,6 +208,10 @@ Json write_cluster(const FoundCluster& found) {
   Json slow = Json::array();
   for (const auto& [device, factor] : cluster.slow_devices) {
     slow.push_back({{"device", device}, {"factor", factor}});
+  }
+  Json links = Json::array();
+  for (const SlowLink& link : cluster.slow_links) {
+    links.push_back({{"from", link.from}, {"to", link.to}, {"speed", link.speed}});
   }
   return Json{{"name", cluster.name},
               {"device", found.device},
@@ -152,8 +224,14 @@ Json write_cluster(const FoundCluster& found) {
                 {"nics_per_node", cluster.nics_per_node},
                 {"nic_bandwidth", exact_bandwidth(cluster.nic_bandwidth)},
                 {"nic_efficiency", 1.0},
-                {"nic_latency", exact_seconds(cluster.nic_latency)}}},
-              {"slow_devices", std::move(slow)}};
+                {"nic_latency", exact_seconds(cluster.nic_latency)},
+                {"rails", cluster.rails},
+                {"nodes_per_leaf", cluster.nodes_per_leaf},
+                {"oversubscription", cluster.oversubscription},
+                {"spines", cluster.spines}}},
+              {"box", write_box(cluster.box)},
+              {"slow_devices", std::move(slow)},
+              {"slow_links", std::move(links)}};
 }
 
 // --------------------------------------------------------------------- what is expected and asked
@@ -244,7 +322,7 @@ Json resolve(const WhatIf& what_if, const FoundCluster& cluster, Json profile,
 }  // namespace
 
 Cluster find_cluster(const Object& what_if, const std::string& base) {
-  return found_cluster(what_if, base).cluster;
+  return found_cluster(what_if, base, nullptr).cluster;
 }
 
 std::shared_ptr<const Profile> find_profile(const std::string& name, std::string_view place,
@@ -257,17 +335,18 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
   for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding",
-                          "recompute", "precision", "attention", "dropout", "clip_gradients",
-                          "allocator",
-                          "expect", "train"}) {
+                          "recompute", "precision", "attention", "attention_kernel", "dropout",
+                          "clip_gradients", "allocator", "expect", "train"}) {
     root.touch(key);
   }
   root.done();
 
   WhatIf what_if;
   what_if.model = find_model(root, base);
-  FoundCluster cluster = found_cluster(root, base);
-  Json profile = read_profile_key(root, base, cluster.cluster);
+  FoundProfile profile = found_profile(root, base);
+  FoundCluster cluster = found_cluster(root, base, profile.profile.get());
+  if (profile.profile) use_profile(cluster.cluster, profile.profile, root.place("profile"));
+  Json kernel = choose_attention(root, cluster.cluster.device);
   what_if.cluster = cluster.cluster;
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));
@@ -280,14 +359,17 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
-  what_if.resolved = resolve(what_if, cluster, std::move(profile), root);
+  what_if.resolved = resolve(what_if, cluster, std::move(profile.name), root);
+  what_if.resolved["attention_kernel"] = std::move(kernel);
   return what_if;
 }
 
 WhatIf read_what_if(const std::string& path, const std::vector<std::string>& sets) {
   const std::string file = path == "-" ? "stdin" : path;
   Document document = parse_json(read_file(path), file);
+  const std::string base = path == "-" ? "." : directory_of(path);
   for (const std::string& set : sets) {
+    if (set.starts_with("cluster.")) write_out_cluster(document, base);
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos) {
       throw Error("--set " + set, "write path=value: --set parallel.tensor=4");
@@ -295,7 +377,7 @@ WhatIf read_what_if(const std::string& path, const std::vector<std::string>& set
     set_value(document, std::string_view(set).substr(0, equals),
               std::string_view(set).substr(equals + 1));
   }
-  return read_what_if(document, path == "-" ? "." : directory_of(path));
+  return read_what_if(document, base);
 }
 
 }  // namespace stepcast

@@ -12,7 +12,7 @@
 //   * blocks of 128 queries. With few of them the last ones to finish set the time, with many the
 //            sum of all; the root is a smooth maximum of the two
 //   * width  exponentials cost the same for any head_dim, so narrow heads run below the rate of
-//            d = 128: (1 + c / d) / (1 + c / 128). Wide ones do not fit as well: 1 + w (d / 128 - 1)
+//            d = 128: (1 + c / d) / (1 + c / 128). Wide ones may not fit: 1 + w (d / 128 - 1)
 // s0, b, c and w are those of AttentionKernels, for each implementation its own. Time is
 // non-decreasing in every size.
 //
@@ -71,16 +71,14 @@ Seconds streaming_time(const Op& op, const Device& device, const Room& room) {
 Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
   const Kernels& kernels = device.kernels;
   const Room room = {std::max(1, device.multiprocessors - setting.multiprocessors_taken),
-                     std::max(kMemoryLeft, 1 - setting.memory_taken)};
+                     std::max(kMemoryLeft, 1 - setting.memory_taken), setting.rested};
   const auto cost = [&](Seconds work, Basis basis) {
     return Cost{device.kernel_start + work, basis};
   };
   return match(
       op,
       [&](const Gemm& gemm) {
-        const Seconds time = gemm_time(gemm, device, room);
-        return cost(setting.rested ? burst_time(time, kernels.matrix) : time,
-                    kernels.matrix.basis);
+        return cost(gemm_time(gemm, device, room), kernels.matrix.basis);
       },
       [&](const Attention& attention) {
         return cost(attention_time(attention, device, room), kernels.usual().basis);

@@ -18,8 +18,8 @@ struct Cost {
 
 // Around a kernel.
 struct Setting {
-  // A few runs of one kernel on a rested device, as a benchmark makes them. Else kernel after kernel
-  // for seconds, as in training: power and heat remember what ran before.
+  // A few runs of one kernel on a rested device, as a benchmark makes them. Else kernel after
+  // kernel for seconds, as in training: power and heat remember what ran before.
   bool rested = false;
   // What a collective beside it takes: its blocks each hold a multiprocessor until they are done,
   // and its share of the memory's bandwidth is small enough that fair arbitration grants it whole.
@@ -27,9 +27,9 @@ struct Setting {
   double memory_taken = 0;  // share, 0 to 1
 };
 
-// Device time of one kernel. REQUIRES: shapes >= 1. Finite and > 0; never smaller for a larger shape
-// of the same kind, nor for more that is taken. At least one multiprocessor and a tenth of the
-// memory's bandwidth are left whatever is taken.
+// Device time of one kernel. REQUIRES: shapes >= 1. Finite and > 0; never smaller for a larger
+// shape of the same kind, nor for more that is taken. At least one multiprocessor and a tenth of
+// the memory's bandwidth are left whatever is taken.
 // A dtype that the device's matrix units do not know runs at the rate of the next wider one.
 Cost op_cost(const Op& op, const Device& device, const Setting& setting = {});
 

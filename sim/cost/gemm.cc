@@ -82,6 +82,8 @@ struct Choice {
   Tile tile{};
   int split = 1;
   std::int64_t tiles = 0, waves = 0;
+  double compute = 0, memory = 0;  // in training; the longer of the two counts
+  double rest = 0;                 // a second kernel
   double time = std::numeric_limits<double>::infinity();
 };
 
@@ -112,12 +114,22 @@ Choice choose(const Gemm& gemm, const Device& device, const Room& room) {
       const double partial = split == 1 ? 0 : 2.0 * 4.0 * split * elements;
       const double compute = paid * column * (k + kRamp) +
                              kExposedEpilogue * (output + partial) / bandwidth;
-      double time = std::max(compute, memory_time(operands + partial, device, room).value);
-      if (split > 1) time += device.kernel_start.value;
-      if (time < best.time) best = {tile, split, tiles, waves, time};
+      const double memory = memory_time(operands + partial, device, room).value;
+      const double rest = split > 1 ? device.kernel_start.value : 0;
+      const double time = std::max(compute, memory) + rest;
+      if (time < best.time) best = {tile, split, tiles, waves, compute, memory, rest, time};
     }
   }
   return best;
+}
+
+// Of what keeps the matrix units busy for `sustained` in training: its time on a rested device. Its
+// clocks are faster until the power limit acts, so with u = MatrixKernels::burst_time the rate is
+// that of training times 1 + (burst - 1) / (1 + (t / u)^2). Increasing in `sustained`.
+Seconds burst_time(Seconds sustained, const MatrixKernels& matrix) {
+  if (matrix.burst <= 1) return sustained;
+  const double ratio = sustained / matrix.burst_time;
+  return sustained / (1 + (matrix.burst - 1) / (1 + ratio * ratio));
 }
 
 }  // namespace
@@ -144,17 +156,14 @@ Seconds memory_time(double bytes, const Device& device, const Room& room) {
 }
 
 Seconds gemm_time(const Gemm& gemm, const Device& device, const Room& room) {
-  return Seconds(choose(gemm, device, room).time);
-}
-
-Seconds burst_time(Seconds sustained, const MatrixKernels& matrix) {
-  if (matrix.burst <= 1) return sustained;
-  const double ratio = sustained / matrix.burst_time;
-  return sustained / (1 + (matrix.burst - 1) / (1 + ratio * ratio));
+  const Choice choice = choose(gemm, device, room);
+  if (!room.rested) return Seconds(choice.time);
+  const Seconds compute = burst_time(Seconds(choice.compute), device.kernels.matrix);
+  return Seconds(std::max(compute.value, choice.memory) + choice.rest);
 }
 
 GemmFill gemm_fill(const Gemm& gemm, const Device& device) {
-  const Choice choice = choose(gemm, device, {device.multiprocessors, 1});
+  const Choice choice = choose(gemm, device, {device.multiprocessors, 1, false});
   GemmFill fill;
   fill.tile_rows = choice.tile.rows;
   fill.tile_columns = choice.tile.columns;

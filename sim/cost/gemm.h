@@ -14,20 +14,15 @@ FlopRate matrix_rate(Dtype dtype, const Device& device);
 // What is left of a device for one kernel.
 struct Room {
   int multiprocessors = 0;
-  double memory = 1;  // share of the bandwidth
+  double memory = 1;    // share of the bandwidth
+  bool rested = false;  // see Setting
 };
 
 // Time to move `bytes` (a real count) over the memory bus; half of the long-stream bandwidth is
 // reached at bandwidth x kMemoryLatency.
 Seconds memory_time(double bytes, const Device& device, const Room& room);
 
-// Time of the product in training, without kernel_start of the product itself.
+// Time of the product, without kernel_start of the product itself.
 Seconds gemm_time(const Gemm& gemm, const Device& device, const Room& room);
-
-// Of a product that takes `sustained` in training: its time alone on a rested device. Faster clocks
-// last until the power limit acts, so with u = burst_time the rate is that of training times
-//   1 + (burst - 1) / (1 + (t / u)^2)
-// Increasing in `sustained`.
-Seconds burst_time(Seconds sustained, const MatrixKernels& matrix);
 
 }  // namespace stepcast

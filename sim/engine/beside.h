@@ -1,9 +1,9 @@
 // Beside: when work ends that others slow down.
 //
-// Between two moments at which a stream becomes busy or idle, speed is constant: 1 / (1 + the sum of
-// what the busy streams cost it), the costs being rows of Code::beside. What is left of the work is
-// carried from one such stretch to the next (a fluid model: Cost O(streams) a stretch, and at most
-// two stretches a stream).
+// Between two moments at which a stream becomes busy or idle, speed is constant: 1 / (1 + the sum
+// of what the busy streams cost it), the costs being rows of Code::beside. What is left of the work
+// is carried from one such stretch to the next (a fluid model). Cost: O(streams) a stretch, and at
+// most two stretches a stream.
 #pragma once
 
 #include <algorithm>

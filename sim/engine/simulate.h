@@ -10,20 +10,20 @@
 // REQUIRES (all): verify(job) is "".
 //
 // Time. A rank has a clock a stream, an instant an event, and its host's clock. In program order:
-//   Compute, Collective, Send   host += issue; begin = later(clock, host); clock = begin + duration,
-//                               the duration longer beside others (below)
+//   Compute, Collective, Send   host += issue; begin = later(clock, host); clock = begin +
+//                               duration, which is longer beside others (below)
 //   Receive                     host += issue; clock = latest of clock, host, the message's arrival
 //   Record, Wait                event = clock; clock = later(clock, event)
 //   Alloc, Free, Mark           no time
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
 //
-// Beside each other. A stream other than compute is busy from the begin of a transfer to its end. A
-// kernel runs slower while it is (the transfer's blocks hold multiprocessors, its bytes pass through
-// memory), a transfer while others use the same port. What is issued meets what was issued before
-// it; what was issued before keeps its time, since its end may have been waited for already. So a
-// kernel with a prefetch beside it is slowed, and of two messages on one port the later one waits
-// for its share.
+// Beside each other. A stream other than compute is busy from the begin of a transfer to its end.
+// A kernel runs slower while it is (the transfer's blocks hold multiprocessors, its bytes pass
+// through memory), a transfer while others use the same port. What is issued meets what was issued
+// before it; what was issued before keeps its time, since its end may have been waited for already.
+// So a kernel with a prefetch beside it is slowed, and of two messages on one port the later one
+// waits for its share.
 //
 // Breakdown, along a rank's compute stream:
 //   a kernel                            compute, recompute or optimizer, by its phase

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "sim/hardware/topology.h"
 
 namespace stepcast {
 namespace {
@@ -18,15 +19,22 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 25> kSourceKeys = {
+constexpr std::array<const char*, 26> kSourceKeys = {
     "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
     "matrix_rate", "matrix_efficiency", "vector_rate", "multiprocessors", "cache", "launch",
     "kernel_start",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
-    "nic_bandwidth", "nic_efficiency", "nic_latency", "nccl", "description", "name"};
+    "nic_bandwidth", "nic_efficiency", "nic_latency", "box", "nccl", "description", "name"};
 
 constexpr int kNicsMax = 1024;
+constexpr int kPcieSwitchesMax = 1024;
+constexpr int kSocketsMax = 64;
+constexpr int kSpinesMax = 4096;
+constexpr double kOversubscriptionMax = 1000;
+
+// NVIDIA/nccl src/graph/tuning.cc, Simple protocol, ring hop over PCIe.
+constexpr Seconds kPcieHop{5.7e-6};
 constexpr double kSlowMax = 1e6;  // a device that is a million times slower is a fault, not slow
 
 // The kRanksMax of sim/program/mesh.h, which this floor does not include.
@@ -94,6 +102,37 @@ std::map<std::string, std::string> read_sources(const Object& root) {
   return sources;
 }
 
+// The keys of a box; what is left out is `standard`'s.
+Box read_box(const Object& object, const Box& standard) {
+  Box box = standard;
+  box.links = object.word("links", standard.links,
+                          {{"switch", BoxLinks::kSwitch}, {"direct", BoxLinks::kDirect},
+                           {"pairs", BoxLinks::kPairs}, {"pcie", BoxLinks::kPcie}});
+  box.peer_to_peer = object.boolean("peer_to_peer", standard.peer_to_peer);
+  box.sockets = static_cast<int>(object.integer("sockets", standard.sockets, {1, kSocketsMax}));
+  box.pcie_switches = static_cast<int>(
+      object.integer("pcie_switches", standard.pcie_switches, {0, kPcieSwitchesMax}));
+  const double was = standard.pcie_efficiency;
+  box.pcie_efficiency = share(object, "pcie_efficiency", was);
+  box.pcie_bandwidth = object.has("pcie_bandwidth") ? positive_bandwidth(object, "pcie_bandwidth")
+                                                    : standard.pcie_bandwidth / was;
+  box.pcie_bandwidth = box.pcie_bandwidth * box.pcie_efficiency;
+  for (const auto& [key, value] : {std::pair("socket_bandwidth", &box.socket_bandwidth),
+                                   std::pair("host_bandwidth", &box.host_bandwidth)}) {
+    if (object.has(key)) *value = positive_bandwidth(object, key);
+    object.touch(key);
+  }
+  object.touch("pcie_bandwidth");
+  object.done();
+  const bool by_pcie = box.links == BoxLinks::kPcie || box.links == BoxLinks::kPairs;
+  if ((by_pcie || !box.peer_to_peer) && !(box.pcie_bandwidth.value > 0)) {
+    object.fail("pcie_bandwidth", fmt::format("is needed, such as \"32 GB/s\": this box moves its "
+                                              "bytes over PCIe (links \"{}\", peer_to_peer {})",
+                                              box_links_name(box.links), box.peer_to_peer));
+  }
+  return box;
+}
+
 void read_standard_box(const Object& root, Device& device) {
   device.devices_per_node = static_cast<int>(root.integer("devices_per_node", {1, kDevicesMax}));
   device.node_bandwidth = positive_bandwidth(root, "node_bandwidth");
@@ -103,6 +142,7 @@ void read_standard_box(const Object& root, Device& device) {
   device.nic_bandwidth = positive_bandwidth(root, "nic_bandwidth");
   device.nic_efficiency = share(root, "nic_efficiency");
   device.nic_latency = latency(root, "nic_latency");
+  device.box = read_box(root.object("box"), Box());
 }
 
 // Nothing if left out: no figure is published.
@@ -137,6 +177,15 @@ std::optional<NcclDevice> read_nccl(const Object& root) {
   return nccl;
 }
 
+// Part of a box of direct links has fewer of them.
+Bandwidth standard_bandwidth(const Device& device, BoxLinks links, int devices_per_node) {
+  const int all = device.devices_per_node;
+  if (links != BoxLinks::kDirect || devices_per_node < 2 || devices_per_node >= all) {
+    return device.node_bandwidth;
+  }
+  return device.node_bandwidth * (devices_per_node - 1.0) / (all - 1.0);
+}
+
 // Part of a standard box keeps its devices' share of the NICs, but at least one.
 int standard_nics(const Device& device, int devices_per_node) {
   const std::int64_t scaled = static_cast<std::int64_t>(device.nics_per_node) * devices_per_node /
@@ -144,20 +193,46 @@ int standard_nics(const Device& device, int devices_per_node) {
   return static_cast<int>(std::clamp<std::int64_t>(scaled, 1, kNicsMax));
 }
 
+// The fat tree: rails, leaves, spines.
+void read_tree(const Object& fabric, Cluster& cluster) {
+  cluster.rails = fabric.boolean("rails", false);
+  cluster.nodes_per_leaf =
+      static_cast<int>(fabric.integer("nodes_per_leaf", 0, {0, kDevicesMax}));
+  cluster.oversubscription = fabric.number("oversubscription", 1, 1, kOversubscriptionMax);
+  cluster.spines = static_cast<int>(fabric.integer("spines", 1, {1, kSpinesMax}));
+  if (cluster.oversubscription > 1 && cluster.nodes_per_leaf == 0) {
+    fabric.fail("oversubscription", "is of the leaves' uplinks: give nodes_per_leaf, too, the "
+                                    "number of nodes on a leaf switch, such as 32");
+  }
+}
+
 void read_fabric(const Object& fabric, const Device& device, Cluster& cluster) {
+  const BoxLinks links = cluster.box.links;
+  const bool pcie = links == BoxLinks::kPcie;
+  const bool new_links = links != device.box.links && (pcie || links == BoxLinks::kPairs);
+  const Seconds hop = new_links ? kPcieHop : device.node_latency;
   if (fabric.has("node_bandwidth")) positive_bandwidth(fabric, "node_bandwidth");
   if (fabric.has("nic_bandwidth")) positive_bandwidth(fabric, "nic_bandwidth");
-  const Bandwidth node = fabric.bandwidth("node_bandwidth", device.node_bandwidth);
+  const Bandwidth node = fabric.bandwidth(
+      "node_bandwidth", standard_bandwidth(device, links, cluster.devices_per_node));
   const Bandwidth nic = fabric.bandwidth("nic_bandwidth", device.nic_bandwidth);
   cluster.node_bandwidth =
       node * share(fabric, "node_bandwidth_efficiency", device.node_bandwidth_efficiency);
+  if (pcie && new_links && !fabric.has("node_bandwidth")) {
+    cluster.node_bandwidth = cluster.box.pcie_bandwidth;  // there is nothing faster in the box
+  }
   cluster.nic_bandwidth = nic * share(fabric, "nic_efficiency", device.nic_efficiency);
-  cluster.node_latency = fabric.seconds("node_latency", device.node_latency);
+  cluster.node_latency = fabric.seconds("node_latency", hop);
   cluster.nic_latency = fabric.seconds("nic_latency", device.nic_latency);
   require_not_negative(fabric, "node_latency", cluster.node_latency.value);
   require_not_negative(fabric, "nic_latency", cluster.nic_latency.value);
   cluster.nics_per_node =
-      static_cast<int>(fabric.integer("nics_per_node", cluster.nics_per_node, {1, kNicsMax}));
+      static_cast<int>(fabric.integer("nics_per_node", cluster.nics_per_node, {0, kNicsMax}));
+  if (cluster.nics_per_node == 0 && cluster.nodes > 1) {
+    fabric.fail("nics_per_node", fmt::format("{} nodes without NICs cannot reach each other; give "
+                                             "at least 1, or one node", cluster.nodes));
+  }
+  read_tree(fabric, cluster);
   fabric.done();
 }
 
@@ -175,7 +250,36 @@ void read_slow_devices(const Object& object, Cluster& cluster) {
   }
 }
 
+void read_slow_links(const Object& object, Cluster& cluster) {
+  const std::size_t count = object.array_size("slow_links");
+  for (std::size_t i = 0; i < count; ++i) {
+    const Object slow = object.element("slow_links", i);
+    SlowLink link{slow.string("from"), slow.string("to"), 0};
+    if (!slow.has("speed")) slow.fail("speed", "is required: 0 (dead) to 1, what is left");
+    link.speed = slow.number("speed", 1, 0, 1);
+    slow.done();
+    cluster.slow_links.push_back(std::move(link));
+  }
+  if (count > 0) check_slow_links(cluster, object.place("slow_links"));
+  if (!needs_box_graph(cluster)) return;
+  try {
+    box_graph(cluster, 0);
+  } catch (const Error& error) {
+    object.fail("devices_per_node", error.message());
+  }
+}
+
 }  // namespace
+
+std::string_view box_links_name(BoxLinks links) {
+  switch (links) {
+    case BoxLinks::kSwitch: return "switch";
+    case BoxLinks::kDirect: return "direct";
+    case BoxLinks::kPairs: return "pairs";
+    case BoxLinks::kPcie: return "pcie";
+  }
+  STEPCAST_CHECK(false, "links of a box out of range");
+}
 
 Device read_device(const Document& document) {
   const Object root(document);
@@ -222,11 +326,13 @@ Cluster standard_cluster(const Device& device, int nodes, int devices_per_node) 
   cluster.device = device;
   cluster.nodes = nodes;
   cluster.devices_per_node = devices_per_node;
-  cluster.node_bandwidth = device.node_bandwidth * device.node_bandwidth_efficiency;
+  cluster.node_bandwidth = standard_bandwidth(device, device.box.links, devices_per_node) *
+                           device.node_bandwidth_efficiency;
   cluster.node_latency = device.node_latency;
   cluster.nics_per_node = standard_nics(device, devices_per_node);
   cluster.nic_bandwidth = device.nic_bandwidth * device.nic_efficiency;
   cluster.nic_latency = device.nic_latency;
+  cluster.box = device.box;
   return cluster;
 }
 
@@ -268,8 +374,10 @@ Cluster read_cluster(const Object& object, const Device& device) {
   Cluster cluster = standard_cluster(device, static_cast<int>(nodes), static_cast<int>(devices));
   cluster.name = object.string("name", cluster.name);
   for (const char* key : {"description", "source"}) object.touch(key);
+  cluster.box = read_box(object.object("box"), device.box);
   read_fabric(object.object("fabric"), device, cluster);
   read_slow_devices(object, cluster);
+  read_slow_links(object, cluster);
   object.done();
   return cluster;
 }

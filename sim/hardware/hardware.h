@@ -29,6 +29,32 @@ struct NcclDevice {
   Bytes code = Bytes(0);                 // of the library, once loaded; 0: not published
 };
 
+// How the devices of a box reach each other.
+enum class BoxLinks : std::uint8_t {
+  kSwitch,  // through switches that give every pair node_bandwidth (NVSwitch)
+  kDirect,  // a link to every other device of the box; node_bandwidth is their sum (xGMI)
+  kPairs,   // devices 2k and 2k+1 by a bridge of node_bandwidth (NVLink bridge), others by PCIe
+  kPcie     // by PCIe alone
+};
+std::string_view box_links_name(BoxLinks links);  // "switch", ...
+
+// What is in a box besides devices and NICs. Devices are shared out evenly, in their order, among
+// the PCIe switches, these among the sockets, NICs the same way. Bandwidths are achievable, each
+// direction; 0: not known, and never the bottleneck.
+struct Box {
+  BoxLinks links = BoxLinks::kSwitch;
+  // Devices and NICs reach each other over PCIe without passing the host's memory.
+  bool peer_to_peer = true;
+  int sockets = 1;
+  int pcie_switches = 0;       // 0: every slot is a port of a CPU
+  Bandwidth pcie_bandwidth;    // a slot, and a PCIe switch's way to its CPU
+  double pcie_efficiency = 1;  // already in it; for a cluster that names a nominal one of its own
+  Bandwidth socket_bandwidth;  // between two CPUs
+  Bandwidth host_bandwidth;    // a CPU's memory
+
+  bool operator==(const Box&) const = default;
+};
+
 // One kind of device. Rates are dense (no structured sparsity) and per direction.
 struct Device {
   std::string name;                      // "h100-sxm"
@@ -57,13 +83,26 @@ struct Device {
   Bandwidth nic_bandwidth;               // data sheet, each direction
   double nic_efficiency = 1;
   Seconds nic_latency;                   // one hop between nodes
+  Box box;
   std::optional<NcclDevice> nccl;        // none: its collectives are not NCCL's
 };
 
 struct Profile;  // sim/hardware/profile.h
 
-// Nodes of equal boxes. The first network: inside a node every device reaches every other at
-// node_bandwidth; between nodes, the devices of a node share its NICs evenly.
+// One link that is not what it should be, both directions. The ends are named as in
+// sim/hardware/topology.h: "node3/nic2" and "leaf0", "node0/device5" and "node0/switch".
+struct SlowLink {
+  std::string from;
+  std::string to;
+  double speed = 0;                      // share of its bandwidth that is left; 0: dead
+
+  bool operator==(const SlowLink&) const = default;
+};
+
+// Nodes of equal boxes on a fat tree of two tiers. Every `nodes_per_leaf` nodes stand on leaf
+// switches of their own: one, or with `rails` one for each NIC number (rail-optimised). Leaves
+// reach each other through spines; a leaf's uplinks carry 1 / oversubscription of what the NICs
+// below it do.
 struct Cluster {
   std::string name;
   Device device;
@@ -75,7 +114,13 @@ struct Cluster {
   int nics_per_node = 8;
   Bandwidth nic_bandwidth;               // achievable, one NIC
   Seconds nic_latency;
+  Box box;
+  bool rails = false;
+  int nodes_per_leaf = 0;                // 0: one leaf for all, which never is the bottleneck
+  double oversubscription = 1;
+  int spines = 1;                        // each leaf's uplinks are shared out evenly among them
   std::map<int, double> slow_devices;    // device -> its compute times this factor (>= 1)
+  std::vector<SlowLink> slow_links;
   std::shared_ptr<const Profile> profile;  // measured times, which go first; null: none
 
   int devices() const { return nodes * devices_per_node; }
@@ -96,12 +141,19 @@ bool split_cluster_name(std::string_view name, std::string& device, int& nodes,
 // Reads a cluster object: {"device": NAME, "nodes": N, "devices_per_node": D,
 //   "fabric": {"node_bandwidth": "450 GB/s", "node_bandwidth_efficiency": 0.81,
 //              "node_latency": "3 us", "nics_per_node": 8, "nic_bandwidth": "400 Gb/s",
-//              "nic_efficiency": 0.93, "nic_latency": "10 us"},
-//   "slow_devices": [{"device": 17, "factor": 1.3}]}
+//              "nic_efficiency": 0.93, "nic_latency": "10 us",
+//              "rails": true, "nodes_per_leaf": 32, "oversubscription": 2, "spines": 4},
+//   "box": {"links": "switch", "peer_to_peer": true, "sockets": 2, "pcie_switches": 4,
+//           "pcie_bandwidth": "63 GB/s", "pcie_efficiency": 0.76, "socket_bandwidth": "40 GB/s",
+//           "host_bandwidth": "100 GB/s"},
+//   "slow_devices": [{"device": 17, "factor": 1.3}],
+//   "slow_links": [{"from": "node3/nic2", "to": "leaf0", "speed": 0.5}]}
 // and, for people, "name", "description", "source". All but "device" may be left out: one standard
 // box. Bandwidths are nominal; the efficiencies, the device's unless given, are applied to them.
 // `device` is the device it names, already read. Throws Error for an unknown key, a device beyond
-// the cluster or named twice, a factor below 1, more than kRanksMax devices.
+// the cluster or named twice, a factor below 1, more than kRanksMax devices, several nodes without
+// NICs, an oversubscription below 1, a box of PCIe without its bandwidth, a slow link that the
+// cluster does not have.
 Cluster read_cluster(const Object& object, const Device& device);
 
 }  // namespace stepcast

@@ -54,8 +54,6 @@ void read_collectives(const Object& object, Basis basis, Device& device) {
   object.done();
 }
 
-std::string microseconds_text(Seconds time) { return fmt::format("{} us", time.value * 1e6); }
-
 Json attention_json(const AttentionKernels& a) {
   return Json{{"forward", a.forward},
               {"backward", a.backward},
@@ -105,7 +103,7 @@ Json kernels_json(const Device& device, Basis basis) {
   if (kernels.matrix.basis == basis) {
     json["matrix"] = {{"efficiency", kernels.matrix.efficiency},
                       {"burst", kernels.matrix.burst},
-                      {"burst_time", microseconds_text(kernels.matrix.burst_time)},
+                      {"burst_time", exact_seconds(kernels.matrix.burst_time)},
                       {"fp8", kernels.matrix.fp8},
                       {"partial_wave", kernels.matrix.partial_wave}};
   }
@@ -114,9 +112,9 @@ Json kernels_json(const Device& device, Basis basis) {
   }
   if (json.contains("attention")) json["usual_attention"] = kernels.usual_attention;
   if (kernels.collectives.basis == basis) {
-    json["collectives"] = {{"start", microseconds_text(kernels.collectives.start)},
+    json["collectives"] = {{"start", exact_seconds(kernels.collectives.start)},
                            {"nvls", kernels.collectives.nvls},
-                           {"node_latency", microseconds_text(device.node_latency)},
+                           {"node_latency", exact_seconds(device.node_latency)},
                            {"node_bandwidth_efficiency", device.node_bandwidth_efficiency}};
   }
   return json;

@@ -1,4 +1,4 @@
-// Kernels: how near a device's kernels come to its data sheet, a few physical numbers for each kind.
+// Kernels: how near a device's kernels come to its data sheet, a few physical numbers each kind.
 //
 // The defaults are those of a device of which only the data sheet is known. A profile
 // (configs/profiles) replaces them by what was fitted to measured kernels. sim/cost and sim/network
@@ -47,8 +47,8 @@ struct AttentionKernels {
   Basis basis = Basis::kDatasheet;
 };
 
-// Collectives. A profile also sets the device's node_latency and node_bandwidth_efficiency, of which
-// the standard box is built.
+// Collectives. A profile also sets the device's node_latency and node_bandwidth_efficiency, of
+// which the standard box is built.
 struct CollectiveKernels {
   Seconds start;               // launch and meeting of the members, before the first byte
   double nvls = 1;             // bandwidth of NVLink SHARP over what NCCL's tuner expects

@@ -92,6 +92,39 @@ std::map<std::string, std::string> read_provenance(const Object& root) {
   return provenance;
 }
 
+struct ErrorKey {
+  const char* key;
+  double Residual::*member;
+};
+constexpr ErrorKey kErrorKeys[] = {
+    {"median_absolute_error", &Residual::median_absolute_error},
+    {"mean_absolute_error", &Residual::mean_absolute_error},
+    {"p90_absolute_error", &Residual::p90_absolute_error},
+    {"signed_bias", &Residual::signed_bias},
+    {"left_out_median_absolute_error", &Residual::left_out_median_absolute_error},
+    {"left_out_signed_bias", &Residual::left_out_signed_bias}};
+
+Residual read_residual(const Object& object) {
+  constexpr double kMost = 1e6;
+  Residual residual;
+  residual.rows = object.string("rows");
+  residual.count = object.integer("count", {1, kSamplesMost});
+  residual.left_out_count = object.integer("left_out_count", 0, {0, kSamplesMost});
+  for (const auto& [key, member] : kErrorKeys) {
+    residual.*member = object.number(key, 0, -kMost, kMost);
+  }
+  object.done();
+  return residual;
+}
+
+Json residual_json(const Residual& residual) {
+  Json json{{"rows", residual.rows},
+            {"count", residual.count},
+            {"left_out_count", residual.left_out_count}};
+  for (const auto& [key, member] : kErrorKeys) json[key] = residual.*member;
+  return json;
+}
+
 }  // namespace
 
 const std::vector<std::string>& collective_names() {
@@ -126,6 +159,15 @@ Profile read_profile(const Document& document) {
     }
     profile.wires.push_back(std::move(curve));
   }
+  profile.file = document.file;
+  root.touch("kernels");
+  if (root.has("kernels")) {
+    root.object("kernels");  // says that it must be an object
+    profile.kernels = root.at("kernels");
+  }
+  for (std::size_t i = 0; i < root.array_size("residuals"); ++i) {
+    profile.residuals.push_back(read_residual(root.element("residuals", i)));
+  }
   root.done();
   return profile;
 }
@@ -153,17 +195,29 @@ Json write_profile(const Profile& profile) {
                              {"samples", curve.samples},
                              {"spread", curve.spread}});
   }
+  if (!profile.kernels.is_null()) json["kernels"] = profile.kernels;
+  for (const Residual& residual : profile.residuals) {
+    json["residuals"].push_back(residual_json(residual));
+  }
   return json;
+}
+
+void check_device(const Profile& profile, std::string_view device, std::string_view place) {
+  if (profile.device == device) return;
+  throw Error(place, fmt::format("profile {} is of the device {}, not of {}; take a profile of "
+                                 "that device (`stepcast list profiles`) or none",
+                                 profile.name, profile.device, device));
+}
+
+void use_kernels(const Profile& profile, Device& device) {
+  if (profile.kernels.is_null()) return;
+  const Document document{profile.file, Json{{"kernels", profile.kernels}}, {}};
+  read_kernels(Object(document, "/kernels"), profile.basis, device);
 }
 
 void use_profile(Cluster& cluster, std::shared_ptr<const Profile> profile, std::string_view place) {
   STEPCAST_CHECK(profile != nullptr, "a profile to use");
-  if (profile->device != cluster.device.name) {
-    throw Error(place, fmt::format("profile {} is of the device {}, cluster {} has {}; take a "
-                                   "profile of that device (`stepcast list profiles`) or none",
-                                   profile->name, profile->device, cluster.name,
-                                   cluster.device.name));
-  }
+  check_device(*profile, cluster.device.name, place);
   cluster.profile = std::move(profile);
 }
 

@@ -7,7 +7,9 @@
 //    "provenance": {"nccl": "2.29.2", "date": "2026-08-01"},          // free; for people
 //    "wires": [{"collective": "all-reduce", "ranks": 8, "nodes": 1,
 //               "points": [{"bytes": "1 MiB", "seconds": "37 us"}],   // ascending
-//               "samples": 3, "spread": 0.02}]}
+//               "samples": 3, "spread": 0.02}],
+//    "kernels": {"matrix": {"efficiency": 0.5, ...}, ...},            // sim/hardware/kernels.h
+//    "residuals": [{"rows": "gemm", "count": 336, "median_absolute_error": 0.05, ...}]}
 //
 // A curve of `wires` is one collective over one group, alone on the cluster, by size. Bytes count
 // as Transfer::bytes does (sim/program/program.h), which is nccl-tests' "size". How times between
@@ -42,6 +44,18 @@ struct WireCurve {
   bool operator==(const WireCurve&) const = default;
 };
 
+// How well the kernels meet a group of the rows that they were fitted to, as relative errors of
+// times (forecast / measured - 1); and how well they meet rows that the fit has not seen.
+struct Residual {
+  std::string rows;               // "gemm", "attention flash2", "collective"
+  std::int64_t count = 0;
+  double median_absolute_error = 0, mean_absolute_error = 0, p90_absolute_error = 0;
+  double signed_bias = 0;         // mean
+  std::int64_t left_out_count = 0;  // 0: too few rows to leave any out
+  double left_out_median_absolute_error = 0, left_out_signed_bias = 0;
+  bool operator==(const Residual&) const = default;
+};
+
 struct Profile {
   std::string name;
   std::string description;
@@ -49,6 +63,9 @@ struct Profile {
   Basis basis = Basis::kMeasured; // or kFitted: the points are a fit's, not a clock's
   std::map<std::string, std::string> provenance;  // date, command, library versions, source files
   std::vector<WireCurve> wires;   // no two of the same collective, ranks and nodes
+  Json kernels;                   // null: none; as read_kernels() reads it
+  std::vector<Residual> residuals;
+  std::string file;               // where it was read, for errors
 };
 
 // "all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-receive": the
@@ -58,6 +75,12 @@ const std::vector<std::string>& collective_names();
 // Throws Error for an unknown key, a collective that is none, bytes that do not ascend, a time that
 // is not finite and positive, a group of fewer ranks than nodes, a curve that is there twice.
 Profile read_profile(const Document& document);
+
+// Throws Error (place: `place`) if the profile is of another kind of device.
+void check_device(const Profile& profile, std::string_view device, std::string_view place);
+
+// Sets the device's kernels to the profile's, if it has any. Throws Error (place: the profile).
+void use_kernels(const Profile& profile, Device& device);
 
 // Reads back to the same.
 Json write_profile(const Profile& profile);

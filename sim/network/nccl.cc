@@ -285,7 +285,8 @@ void offer_nvls(const Graph& graph, bool blackwell, Best& best) {
     }
     return;
   }
-  const double bus = std::min({nvls_in_node(graph, heads) * graph.nvls, graph.net * (graph.nodes == 2 ? 2 : 1),
+  const double bus = std::min({nvls_in_node(graph, heads) * graph.nvls,
+                               graph.net * (graph.nodes == 2 ? 2 : 1),
                                heads * graph.g->nvls_tree[graph.span]});
   const double correction = blackwell ? tree_correction(kSimple, best.bytes) : 1;
   best.offer(kNvlsTree, kSimple,
@@ -339,7 +340,8 @@ TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& plac
   const double bus = kind == TransferKind::kBroadcast ? 1.0
                      : kind == TransferKind::kAllReduce ? 2 * (n - 1) / n
                                                         : (n - 1) / n;
-  return {cluster.device.kernels.collectives.start + microseconds(best.us), kAlgorithms[best.algorithm], kProtocols[best.protocol],
+  const Seconds time = cluster.device.kernels.collectives.start + microseconds(best.us);
+  return {time, kAlgorithms[best.algorithm], kProtocols[best.protocol],
           channels_of(best.algorithm, graph), gigabytes_per_second(best.bandwidth * bus)};
 }
 

@@ -26,6 +26,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "sim/network/links.h"
 #include "sim/network/measured.h"
 #include "sim/network/nccl.h"
 
@@ -135,7 +136,9 @@ int groups_in_node(const Mesh& mesh, const std::vector<Step>& group, std::int64_
 // NICs that one device has to itself; a device without one of its own borrows a neighbour's.
 Bandwidth device_nics(const Cluster& cluster) {
   const double own = static_cast<double>(cluster.nics_per_node) / cluster.devices_per_node;
-  return cluster.nic_bandwidth * std::max(1.0, own);
+  const Bandwidth nics = cluster.nic_bandwidth * std::max(1.0, own);
+  const Bandwidth slot = cluster.box.pcie_bandwidth;
+  return slot.value > 0 ? std::min(nics, slot) : nics;
 }
 
 Bandwidth share_of_nics(const Cluster& cluster, int sharers) {
@@ -173,6 +176,10 @@ TransferChoice all_to_all_choice(Bytes bytes, const Placement& p, const Cluster&
   const double q = p.ranks_per_node;
   Seconds time = bytes / cluster.node_bandwidth * ((q - 1) / n);
   double per_byte = (q - 1) / n / cluster.node_bandwidth.value;
+  if (p.limits.exchange > 0) {
+    time = std::max(time, Seconds(static_cast<double>(bytes.count) * p.limits.exchange));
+    per_byte = std::max(per_byte, p.limits.exchange);
+  }
   if (p.nodes > 1) {
     const int senders = std::min(p.ranks_per_node * p.groups_per_node, cluster.devices_per_node);
     const Bandwidth nic = std::min({share_of_nics(cluster, senders), device_nics(cluster),
@@ -193,6 +200,31 @@ TransferChoice send_choice(Bytes bytes, const Placement& p, const Cluster& clust
   return simple_choice(bytes / bus + slowest_hop(p, cluster), "direct", bus);
 }
 
+// NCCL's tuner takes the box as it finds it: as fast as its slowest link, without NVLink SHARP
+// where there is no switch to do it.
+TransferChoice nccl_on_links(TransferKind kind, Bytes bytes, const Placement& p,
+                             const Cluster& cluster) {
+  const bool switched = cluster.box.links == BoxLinks::kSwitch;
+  if (switched && p.limits.inside >= cluster.node_bandwidth) {
+    return nccl_choice(kind, bytes, p, cluster);
+  }
+  Cluster found = cluster;
+  found.node_bandwidth = std::min(cluster.node_bandwidth, p.limits.inside);
+  found.device.nccl->nvls = found.device.nccl->nvls && switched;
+  return nccl_choice(kind, bytes, p, found);
+}
+
+// The slowest of an axis's hops, stage by stage.
+TransferChoice slowest_send(const Transfer& transfer, Axis axis, const Mesh& mesh,
+                            const Cluster& cluster) {
+  Seconds time;
+  for (int i = 0; i + 1 < mesh.degree(axis); ++i) {
+    time = std::max(time, send_time(mesh, axis, i, transfer.bytes, cluster));
+  }
+  const Bandwidth rate(static_cast<double>(transfer.bytes.count) / time.value);
+  return simple_choice(time, "direct", time.value > 0 ? rate : Bandwidth());
+}
+
 }  // namespace
 
 Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& cluster) {
@@ -211,6 +243,7 @@ Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& c
   Placement placement;
   for (const Step step : group) placement.ranks *= static_cast<int>(step.degree);
   if (placement.ranks == 1) return placement;
+  placement.limits = link_limits(mesh, axes, ends_only, cluster);
 
   const std::int64_t node = cluster.devices_per_node;
   if (node >= ranks) {
@@ -250,13 +283,14 @@ Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& c
 }
 
 Bandwidth bus_bandwidth_of_nics(const Placement& placement, const Cluster& cluster) {
-  return std::min(share_of_nics(cluster, placement.groups_per_node),
-                  device_nics(cluster) * placement.ranks_per_node);
+  return std::min({share_of_nics(cluster, placement.groups_per_node),
+                   device_nics(cluster) * placement.ranks_per_node, placement.limits.across});
 }
 
 Bandwidth bus_bandwidth(const Placement& placement, const Cluster& cluster) {
-  if (placement.nodes == 1) return cluster.node_bandwidth;
-  return std::min(cluster.node_bandwidth, bus_bandwidth_of_nics(placement, cluster));
+  const Bandwidth node = std::min(cluster.node_bandwidth, placement.limits.inside);
+  if (placement.nodes == 1) return node;
+  return std::min(node, bus_bandwidth_of_nics(placement, cluster));
 }
 
 TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& p,
@@ -265,7 +299,7 @@ TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& 
   if (cluster.profile != nullptr) {
     if (const auto choice = measured_choice(kind, bytes, p, *cluster.profile)) return *choice;
   }
-  if (nccl_tunes(kind, cluster)) return nccl_choice(kind, bytes, p, cluster);
+  if (nccl_tunes(kind, cluster)) return nccl_on_links(kind, bytes, p, cluster);
   const double n = p.ranks;
   const Bandwidth bus = bus_bandwidth(p, cluster);
   const Seconds path = ring_path(p, cluster);
@@ -284,6 +318,12 @@ TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& 
 TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh,
                                const Cluster& cluster) {
   const Placement p = place(mesh, transfer.axes, transfer.ends_only, cluster);
+  if (transfer.kind == TransferKind::kSendReceive && p.ranks > 1 && has_link_limits(cluster)) {
+    for (int axis = 0; axis < kAxes; ++axis) {
+      const auto one = static_cast<Axis>(axis);
+      if (transfer.axes == AxisSet(one)) return slowest_send(transfer, one, mesh, cluster);
+    }
+  }
   return choose_transfer(transfer.kind, transfer.bytes, p, cluster);
 }
 

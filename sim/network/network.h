@@ -6,6 +6,7 @@
 // Gropp 2005). No contention between collectives of different kinds.
 #pragma once
 
+#include <limits>
 #include <string_view>
 
 #include "sim/base/units.h"
@@ -15,12 +16,21 @@
 
 namespace stepcast {
 
+// What the links on the way allow a rank, each direction, while all groups of its kind do the same;
+// sim/network/links.h counts it.
+struct LinkLimits {
+  Bandwidth inside{std::numeric_limits<double>::infinity()};  // bus bandwidth in a box
+  Bandwidth across{std::numeric_limits<double>::infinity()};  // bus bandwidth between boxes
+  double exchange = 0;  // all-to-all: seconds for each byte of a rank, through the worst cut
+};
+
 // Where the members of a mesh group sit: ranks are laid on devices in rank order.
 struct Placement {
   int ranks = 1;           // in the group
   int nodes = 1;           // that it spans (the most over all groups)
   int ranks_per_node = 1;  // of the group in one node (the fewest over all its nodes)
   int groups_per_node = 1; // groups of this kind with members in one node; they share its NICs
+  LinkLimits limits = {};  // none where the box has a switch and the fabric is not oversubscribed
 };
 // `ends_only` goes with axes == {pipeline}: the group is the first and the last stage. Throws Error
 // if the cluster has fewer devices than the mesh has ranks. Cost: where every stride divides a
@@ -29,11 +39,11 @@ struct Placement {
 Placement place(const Mesh& mesh, AxisSet axes, bool ends_only, const Cluster& cluster);
 
 // What a rank of such a group can send, each direction, while all groups of its kind do the same:
-//   inside a node  node_bandwidth
-//   across nodes   min(node_bandwidth, nics_per_node x nic_bandwidth / groups_per_node,
-//                      ranks_per_node x the NICs of one device)
+//   inside a node  min(node_bandwidth, limits.inside)
+//   across nodes   min(that, nics_per_node x nic_bandwidth / groups_per_node,
+//                      ranks_per_node x the NICs of one device, limits.across)
 // The last: a device reaches the network through its own NICs, of which it has nics_per_node /
-// devices_per_node, at least one (NVIDIA/nccl-tests#232).
+// devices_per_node, at least one (NVIDIA/nccl-tests#232), and not faster than its PCIe slot.
 Bandwidth bus_bandwidth(const Placement& placement, const Cluster& cluster);
 // Its part across nodes alone: without node_bandwidth.
 Bandwidth bus_bandwidth_of_nics(const Placement& placement, const Cluster& cluster);
@@ -69,7 +79,7 @@ struct TransferChoice {
 //   broadcast                S/B + path
 // And on all:
 //   all-to-all               max(local (q-1)/n S / node bandwidth, remote (n-q)/n S / NIC share)
-//                            + one latency, with q = ranks_per_node
+//                            + one latency, with q = ranks_per_node; or limits.exchange S, if more
 //   send                     S/B + one latency, of the slowest hop of its axis, through one
 //                            device's own NICs
 // Zero for a group of one. Where the cluster has a profile with a curve of the same kind and group,
@@ -81,5 +91,14 @@ TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& 
 // has ranks.
 TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
+
+// One hop of a message: all ranks at `coordinate` of the axis send `bytes` to their neighbour at
+// the next (the last to the first) at once. Where neighbours sit in one box it is the box's time,
+// where they are apart that of the NICs and uplinks that these senders share; so the stages of a
+// pipeline have different hops where some of their borders are inside a box. The slowest sender's.
+// Zero if the axis has one coordinate. Throws Error if the cluster has fewer devices than the mesh
+// has ranks. Cost: linear in the senders.
+Seconds send_time(const Mesh& mesh, Axis axis, int coordinate, Bytes bytes,
+                  const Cluster& cluster);
 
 }  // namespace stepcast

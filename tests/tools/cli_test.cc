@@ -179,6 +179,12 @@ TEST(Cli, ListsEveryKindAlsoAsJson) {
 TEST(Cli, ShowsWhatWouldRun) {
   EXPECT_THAT(out_of("show model " + kExample).text, HasSubstr("124,439,808"));  // GPT-2 small
   EXPECT_THAT(out_of("show cluster " + kExample).text, HasSubstr("memory bandwidth"));
+  const std::string box = out_of("show cluster configs/llama3.1-70b-1024xh100.json "
+                                 "--set cluster.fabric.rails=true "
+                                 "--set cluster.fabric.nodes_per_leaf=32").text;
+  EXPECT_THAT(box, HasSubstr("node0/device0 - node0/switch - node0/device1\n"));
+  EXPECT_THAT(box, HasSubstr("128 boxes on 32 leaf switches, 8 rails"));
+  EXPECT_THAT(box, HasSubstr("leaf0 - spine0 - leaf8 - node32/nic0"));
   EXPECT_THAT(out_of("show program " + kExample).text, StartsWith("job 1\n"));
   EXPECT_THAT(out_of("show memory " + kExample).text, HasSubstr("  reserved "));
 }

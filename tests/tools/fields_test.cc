@@ -61,12 +61,14 @@ std::set<std::string> table_paths(const std::vector<Field>& fields, bool resolve
   return paths;
 }
 
-// One slow device, so that the list's element has its keys too.
+// One of each, so that the lists' elements have their keys too.
 const std::pair<std::string, std::string> kSlow{"cluster.slow_devices",
                                                 R"([{"device": 1, "factor": 1.5}])"};
+const std::pair<std::string, std::string> kSlowLink{
+    "cluster.slow_links", R"([{"from": "node0/device1", "to": "node0/switch", "speed": 0.5}])"};
 
 TEST(Fields, HaveExactlyTheKeysOfAResolvedWhatIf) {
-  EXPECT_EQ(paths_of(read_with({kSlow}).resolved), table_paths(what_if_fields(), true));
+  EXPECT_EQ(paths_of(read_with({kSlow, kSlowLink}).resolved), table_paths(what_if_fields(), true));
 }
 
 TEST(Fields, HaveExactlyTheKeysOfAReport) {

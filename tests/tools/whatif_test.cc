@@ -181,7 +181,7 @@ TEST(WhatIf, ResolvedReadsBackToTheSameForEveryDeviceAndCluster) {
     SCOPED_TRACE(cluster);
     const std::string text = replaced("\"data\": 4", "\"schedule\": \"1f1b\"");
     const WhatIf once =
-        small_what_if({"cluster=\"" + cluster + "\"", "batch.global=32768"}, text);
+        small_what_if({"cluster=\"" + cluster + "\"", "batch.global=73728"}, text);
     const WhatIf twice = read_what_if(parse_json(once.resolved.dump(), "resolved.json"), ".");
     EXPECT_EQ(once.resolved.dump(), twice.resolved.dump());
     EXPECT_EQ(once.cluster.node_bandwidth, twice.cluster.node_bandwidth);
@@ -198,6 +198,57 @@ TEST(WhatIf, ReadsEveryShippedExample) {
     ++found;
   }
   EXPECT_GE(found, 5);
+}
+
+TEST_F(WhatIfFiles, LetsASetChangeAClusterThatIsGivenByItsName) {
+  const std::string text =
+      replaced(R"({"device": "a100-40gb", "nodes": 1, "devices_per_node": 8})",
+               "\"a100-40gb-1x8\"");
+  const std::string path = write("named.json", text);
+  EXPECT_EQ(read_what_if(path, {"cluster.fabric.nics_per_node=2"}).cluster.nics_per_node, 2);
+  EXPECT_EQ(read_what_if(path, {"cluster.nodes=2", "parallel.data=8"}).cluster.devices(), 16);
+  // A file's cluster, whose device is relative to that file.
+  fs::copy(fs::path(config_directory()) / "devices" / "h200.json",
+           directory_ / "sub" / "mine.json");
+  write("sub/site.json", R"({"device": "./mine.json", "fabric": {"nics_per_node": 4}})");
+  const WhatIf changed = read_what_if(
+      path, {"cluster=\"./sub/site.json\"", "cluster.fabric.nic_bandwidth=\"100 Gb/s\""});
+  EXPECT_EQ(changed.cluster.device.name, "h200");
+  EXPECT_EQ(changed.cluster.nics_per_node, 4);
+  EXPECT_DOUBLE_EQ(changed.cluster.nic_bandwidth.value, 12.5e9 * 0.94);
+  // Before the name is looked up nothing is known that could be wrong with the key.
+  EXPECT_THROW(read_what_if(path, {"cluster.fabric.oversubscripton=2"}), Error);
+}
+
+TEST(WhatIf, WritesTheWholeTopologyAndReadsItBack) {
+  const WhatIf once = small_what_if(
+      {"cluster.nodes=4", "parallel.data=16", "cluster.fabric.nodes_per_leaf=2",
+       "cluster.fabric.oversubscription=2.5", "cluster.fabric.rails=true",
+       "cluster.fabric.spines=3",
+       "cluster.box={\"links\": \"pairs\", \"peer_to_peer\": false, \"sockets\": 1, "
+       "\"host_bandwidth\": \"77 GB/s\"}",
+       "cluster.slow_links=[{\"from\": \"node3/nic7\", \"to\": \"leaf15\", \"speed\": 0.3}]"});
+  const WhatIf twice = read_what_if(parse_json(once.resolved.dump(), "resolved.json"), ".");
+  EXPECT_EQ(once.resolved.dump(), twice.resolved.dump());
+  EXPECT_EQ(twice.cluster.box.host_bandwidth.value, 77e9);
+  EXPECT_EQ(twice.cluster.oversubscription, 2.5);
+  EXPECT_EQ(once.cluster.slow_links, twice.cluster.slow_links);
+}
+
+// Llama-like layers on data-parallel boxes: the step is the longer the worse the fabric.
+TEST(WhatIf, ChangesTheStepWithTheTopology) {
+  const auto step = [](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"cluster.nodes=4", "parallel.data=16", "parallel.pipeline=2",
+                                     "cluster.fabric.nodes_per_leaf=1"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return forecast(small_what_if(sets)).report.timeline.step;
+  };
+  const Duration even = step({});
+  EXPECT_GT(step({"cluster.fabric.oversubscription=8"}), even);
+  EXPECT_GT(step({"cluster.slow_links=[{\"from\": \"node2/nic1\", \"to\": \"leaf2\", "
+                  "\"speed\": 0.1}]"}), even);
+  EXPECT_GT(step({"cluster.box.links=\"pcie\""}), even);
+  EXPECT_EQ(step({"cluster.fabric.spines=4"}), even);
 }
 
 TEST_F(WhatIfFiles, FindsAModelRelativeToItsOwnPlace) {

@@ -183,6 +183,23 @@ TEST(Cluster, RefusesWhatCannotBeAndSaysWhere) {
       {R"({"device": "x", "nodez": 2})", "nodez"},
       {R"({"device": "x", "fabric": {"nic_speed": "1 GB/s"}})", "nic_speed"},
       {R"({"device": "x", "fabric": {"nic_bandwidth": "0 Gb/s"}})", "nic_bandwidth"},
+      {R"({"device": "x", "nodes": 2, "fabric": {"nics_per_node": 0}})", "cannot reach each other"},
+      {R"({"device": "x", "fabric": {"oversubscription": 0.5, "nodes_per_leaf": 2}})",
+       "oversubscription: must be from 1"},
+      {R"({"device": "x", "fabric": {"oversubscription": 2}})", "nodes_per_leaf"},
+      {R"({"device": "x", "fabric": {"spines": 0}})", "spines"},
+      {R"({"device": "x", "box": {"links": "nvlink"}})", "switch"},
+      {R"({"device": "x", "box": {"pcie_switch": 4}})", "pcie_switches"},
+      {R"({"device": "x", "devices_per_node": 1000, "box": {"links": "pcie"}})",
+       "devices_per_node: a box of 1000"},
+      {R"({"device": "x", "slow_links": [{"from": "node0/nic0", "to": "leaf0"}]})", "speed"},
+      {R"({"device": "x", "slow_links": [{"from": "node0/nic0", "to": "leaf0", "speed": 2}]})",
+       "speed"},
+      {R"({"device": "x", "slow_links": [{"from": "node1/nic0", "to": "leaf0", "speed": 0}]})",
+       "cluster.json:1: slow_links[0]: the cluster has no link node1/nic0 to leaf0"},
+      {R"({"device": "x", "nodes": 2, "fabric": {"nics_per_node": 1},
+           "slow_links": [{"from": "node1/nic0", "to": "leaf0", "speed": 0}]})",
+       "node1/device0 reaches no network"},
       {R"({"device": "x", "slow_devices": [{"device": 8, "factor": 2}]})", "device"},
       {R"({"device": "x", "slow_devices": [{"device": -1, "factor": 2}]})", "device"},
       {R"({"device": "x", "slow_devices": [{"device": 1, "factor": 0.5}]})", "factor"},
@@ -192,6 +209,29 @@ TEST(Cluster, RefusesWhatCannotBeAndSaysWhere) {
   for (const auto& [text, part] : cases) {
     EXPECT_THAT(error_of([&] { cluster_of(text); }), HasSubstr(part)) << text;
   }
+}
+
+TEST(Cluster, TakesItsBoxFromTheDeviceUnlessItSaysOtherwise) {
+  const Cluster standard = cluster_of(R"({"device": "h100-sxm"})");
+  EXPECT_EQ(standard.box.links, BoxLinks::kSwitch);
+  EXPECT_DOUBLE_EQ(standard.box.pcie_bandwidth.value, 63e9 * 0.762);
+  const Cluster pcie = cluster_of(
+      R"({"device": "h100-sxm", "fabric": {"nics_per_node": 0},
+          "box": {"links": "pcie", "pcie_bandwidth": "32 GB/s", "pcie_efficiency": 0.5,
+                  "host_bandwidth": "100 GB/s", "peer_to_peer": false}})");
+  EXPECT_DOUBLE_EQ(pcie.box.pcie_bandwidth.value, 16e9);
+  EXPECT_DOUBLE_EQ(pcie.node_bandwidth.value, 16e9);  // nothing in it is faster
+  EXPECT_DOUBLE_EQ(pcie.box.host_bandwidth.value, 100e9);
+  EXPECT_FALSE(pcie.box.peer_to_peer);
+  EXPECT_EQ(pcie.box.sockets, standard.box.sockets);
+  EXPECT_EQ(pcie.nics_per_node, 0);
+}
+
+// 448 GB/s are seven links of 64; among four devices three of them count.
+TEST(StandardCluster, HasTheLinksOfItsDevicesOnly) {
+  const Device device = read_device(device_file("mi300x"));
+  EXPECT_EQ(device.box.links, BoxLinks::kDirect);
+  EXPECT_DOUBLE_EQ(standard_cluster(device, 1, 4).node_bandwidth.value, 3 * 64e9 * 0.75);
 }
 
 TEST(StandardCluster, HoldsAtMostAsManyDevicesAsAMeshHasRanks) {
