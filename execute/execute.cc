@@ -45,14 +45,9 @@ std::string executable(const Job& job) {
 
 RankRun run_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                  Backend& backend, Transport& transport) {
-  try {
-    Rank rank(job, options, corpus, backend, transport);
-    for (std::int64_t step = 0; step < options.steps; ++step) rank.step();
-    return rank.finish();
-  } catch (...) {
-    transport.abort();
-    throw;
-  }
+  Rank rank(job, options, corpus, backend, transport);
+  for (std::int64_t step = 0; step < options.steps; ++step) rank.step();
+  return rank.finish();
 }
 
 std::vector<RankRun> run_threads(const Job& job, const ExecuteOptions& options,

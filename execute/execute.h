@@ -55,7 +55,7 @@ struct RankRun {
 std::string executable(const Job& job);
 
 // Runs one rank to the end. REQUIRES: verify(job) and executable(job) are "". Throws Error for
-// trouble with memory or data, after transport.abort().
+// trouble with memory or data; the caller then aborts the transport, for the others' sake.
 RankRun run_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                  Backend& backend, Transport& transport);
 
