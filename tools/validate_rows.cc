@@ -239,11 +239,22 @@ Mapped map_attention(const Json& row, const Device& on) {
 
 // ------------------------------------------------------------------------------------ collective
 
+// Hops over Amazon's EFA, where the row tells it: as in configs/clusters/aws-*.json.
+std::optional<Seconds> efa_hop(const Json& row, const Device& device) {
+  const std::string words = lower(text_of(row, "inter_node_link") + " " + text_of(row, "gpu"));
+  if (!has(words, "efa") && !has(words, "aws")) return std::nullopt;
+  const bool first = device.nccl && device.nccl->generation == NcclGeneration::kAmpere;
+  return microseconds(first ? 310 : 90);
+}
+
 // Standard boxes, as many of their devices as the row uses if there are several, the row's network.
 Cluster cluster_of(const Json& row, int ranks, int nodes, const Device& device,
                    std::vector<std::string>& assumed) {
   const int per_node = nodes == 1 ? std::max(ranks, device.devices_per_node) : ranks / nodes;
   Cluster cluster = standard_cluster(device, nodes, per_node);
+  if (has(text_of(row, "notes"), "NVLS off") && cluster.device.nccl) {
+    cluster.device.nccl->nvls = false;
+  }
   if (nodes == 1) return cluster;
   const auto link = read_link(text_of(row, "inter_node_link"), device.nics_per_node, per_node);
   if (link) {
@@ -252,6 +263,7 @@ Cluster cluster_of(const Json& row, int ranks, int nodes, const Device& device,
   } else {
     assumed.emplace_back("inter_node_link (the standard box's)");
   }
+  if (const auto hop = efa_hop(row, device)) cluster.nic_latency = *hop;
   return cluster;
 }
 

@@ -193,7 +193,7 @@ TEST(Attention, FollowsThePublishedCurves) {
       work += flops(Op(a)).value;
       time += seconds(a, a100);
     }
-    EXPECT_NEAR(work / time / published, 1, 0.03) << sequence << " " << head_dim;
+    EXPECT_NEAR(work / time / published, 1, 0.04) << sequence << " " << head_dim;
   }
 }
 
