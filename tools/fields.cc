@@ -280,9 +280,9 @@ std::vector<Field> memory_fields() {
       word("attention", "\"fused\"", "fused unfused",
            "Fused (flash) attention, or scores and softmax in memory.",
            "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
-      field(Form::kText, "attention_kernel", "the device's usual",
+      field(Form::kText, "attention_kernel", "null",
             "The implementation of fused attention, one that the device's profile describes: "
-            "flash1, flash2, flash3, cudnn ...",
+            "flash1, flash2, flash3, cudnn ...; null: its usual one.",
             "Its speed, as it was measured."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),

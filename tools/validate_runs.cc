@@ -23,6 +23,8 @@
 namespace stepcast {
 namespace {
 
+constexpr Seconds kLaunch{4.5e-6};
+
 constexpr double kMebibyte = 1 << 20;
 constexpr double kGibibyte = 1 << 30;
 
@@ -157,8 +159,7 @@ double layer_launches(const Model& model, const Plan& plan, const Device& device
                         static_cast<double>(plan.sequence_length) /
                         static_cast<double>(plan.tensor);
   const Flops layer = layers / (3.0 * static_cast<double>(model.layers)) * tokens;
-  const Seconds launch = std::max(device.launch, Seconds(1e-9));
-  return layer / matrix_rate(plan.compute, device) / launch;
+  return layer / matrix_rate(plan.compute, device) / kLaunch;
 }
 
 std::string plan_word(const Plan& plan) {

@@ -16,8 +16,9 @@ void validate_run(const Json& row, const Shipped& shipped, RunForecasts& known,
                   ValidationRow& result);
 
 // How much work there is for each kernel that the host issues: the time that one micro-batch's
-// forward through one layer takes the matrix units at their data-sheet rate, in launches of the
-// device file. It asks the configuration alone, so that no measurement decides how it is scored.
+// forward through one layer takes the matrix units at their data-sheet rate, in launches of 4.5 us,
+// about the least that a host needs. It asks the configuration alone, so that neither a measurement
+// nor what was fitted to some decides how it is scored.
 double layer_launches(const Model& model, const Plan& plan, const Device& device);
 
 // Kernels of such a layer in an eager framework. A run with less work than these take to issue is

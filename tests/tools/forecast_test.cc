@@ -37,9 +37,11 @@ TEST(Forecast, PutsTheStepInsideItsRange) {
   const Seconds step = to_seconds(report.timeline.step);
   EXPECT_LT(report.low, step);
   EXPECT_GT(report.high, step);
-  // All of it rests on data sheets: -15 %, +30 %.
-  EXPECT_NEAR(report.low / step, 0.85, 1e-9);
-  EXPECT_NEAR(report.high / step, 1.30, 1e-9);
+  // Between all of it on data sheets (-15 %, +30 %) and all of it fitted (-10 %, +10 %).
+  EXPECT_GT(report.low / step, 0.85);
+  EXPECT_LT(report.low / step, 0.90);
+  EXPECT_GT(report.high / step, 1.10);
+  EXPECT_LT(report.high / step, 1.30);
 }
 
 // MFU x peak x step x devices = FLOPs a token x tokens; tokens/s/device from the same step.

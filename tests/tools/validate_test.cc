@@ -41,7 +41,10 @@ std::string reason_of(const std::string& text) {
   return row.reason;
 }
 
-double seconds(const Op& op, const Device& on) { return op_cost(op, on).time.value; }
+// As a benchmark runs it: on a rested device.
+double seconds(const Op& op, const Device& on) {
+  return op_cost(op, on, {.rested = true}).time.value;
+}
 
 // 2 m n k / rate = 2 * 4096 * 8192 * 1024 / 500e12 s.
 TEST(Validate, MapsAProductAndTurnsItsRateIntoATime) {
@@ -158,6 +161,7 @@ TEST(Validate, BuildsTheNetworkThatARowStates) {
   Cluster cluster = standard_cluster(device("a100-80gb"), 2, 8);
   cluster.nics_per_node = 4;
   cluster.nic_bandwidth = gigabytes_per_second(12.5 * cluster.device.nic_efficiency);
+  cluster.nic_latency = microseconds(310);  // EFA's, as configs/clusters/aws-p4de-16x8.json has it
   EXPECT_DOUBLE_EQ(
       *stated.predicted_seconds,
       time_collective(TransferKind::kAllToAll, gibibytes(1), 16, cluster).time.value);
@@ -177,8 +181,6 @@ TEST(Validate, KeepsClustersThatWereNotSetUpWellApart) {
 
 TEST(Validate, SaysWhyARowIsNotCovered) {
   const std::string gemm = R"("kind": "gemm", "m": 8, "n": 8, "k": 8, "achieved_tflops": 1)";
-  EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "A100-80GB-PCIe"})"),
-            "no device is shipped for A100-80GB-PCIe");
   EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "NVIDIA GB200 SXM"})"),
             "no device is shipped for NVIDIA GB200 SXM");
   EXPECT_EQ(reason_of("{" + gemm + "}"), "gpu is not stated");
