@@ -173,8 +173,8 @@ Attention attention(Pass pass, std::int64_t batch, std::int64_t sequence, std::i
 }
 
 // Dao-AILab/flash-attention, causal, batch x sequence = 16k, hidden 2,048: FlashAttention-3 forward
-// on an H100 and FlashAttention-2 forward + backward on an A100, in TFLOP/s. The profiles were fitted
-// to these among others; on the longest sequences of the H100 the form is 9 % fast.
+// on an H100 and FlashAttention-2 forward + backward on an A100, in TFLOP/s. The profiles were
+// fitted to these among others; on the longest sequences of the H100 the form is 9 % fast.
 TEST(Attention, FollowsThePublishedCurves) {
   Device h100 = fitted("h100-sxm");
   h100.kernels.usual_attention = "flash3";
