@@ -8,6 +8,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <ostream>
 #include <set>
 #include <string>
@@ -276,6 +277,29 @@ Complaints check_tree(Check check) {
   return all;
 }
 
+// One namespace: two types of one name in two headers would be one type to the linker, and the
+// wrong one of their inline functions would run. Types within types are indented, so they do not
+// count.
+Complaints check_types(const std::vector<Source>& sources) {
+  Complaints complaints;
+  std::map<std::string, std::string> known;  // type -> where it is defined
+  for (const Source& source : sources) {
+    if (!source.path.ends_with(".h") || source.path.starts_with("tests/")) continue;
+    for (std::size_t i = 0; i < source.lines.size(); ++i) {
+      std::string_view line = source.lines[i];
+      const std::string_view word = line.substr(0, line.find(' '));
+      if (word != "struct" && word != "class") continue;
+      if (line.ends_with(";") && line.find('{') == std::string_view::npos) continue;  // a promise
+      line.remove_prefix(word.size() + 1);
+      const std::string name(line.substr(0, line.find_first_of(" :{<")));
+      const auto [first, fresh] = known.emplace(name, source.path);
+      if (fresh) continue;
+      complaints.push_back({source.path, i + 1, name + " is already a type of " + first->second});
+    }
+  }
+  return complaints;
+}
+
 // ---------------------------------------------------------------------- each rule can be broken
 
 TEST(HouseRules, ReadsTheHeaderOutOfAnIncludeLine) {
@@ -360,6 +384,13 @@ TEST(HouseRules, FindsForbiddenWordsButNotLongerOnesThatHoldThem) {
   EXPECT_EQ(count("tools/a.cc", "#include <fstream>"), 0u);
 }
 
+TEST(HouseRules, FindsATypeThatTwoHeadersDefine) {
+  const Source one{"sim/a.h", {"struct Route {", "};", "struct Link;"}};
+  const Source two{"sim/b.h", {"struct Link { int x; };", "class Route : Base {", "};"}};
+  EXPECT_EQ(check_types({one, two}),
+            (Complaints{{"sim/b.h", 2, "Route is already a type of sim/a.h"}}));
+}
+
 // ------------------------------------------------------------------------- the tree keeps them
 
 TEST(House, HasSourcesToRead) {
@@ -388,6 +419,11 @@ TEST(House, EveryFileOpensWithWhatItIs) {
 
 TEST(House, NoFileHoldsAForbiddenWord) {
   const Complaints complaints = check_tree(check_words);
+  EXPECT_TRUE(complaints.empty()) << to_text(complaints);
+}
+
+TEST(House, EveryTypeIsDefinedOnce) {
+  const Complaints complaints = check_types(tree());
   EXPECT_TRUE(complaints.empty()) << to_text(complaints);
 }
 

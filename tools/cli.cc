@@ -149,6 +149,7 @@ void add_time(CLI::App& app, Arguments& arguments) {
   command->add_option("--sequence", time.sequence, "attention: tokens of a sequence");
   command->add_option("--head-dim", time.head_dim, "attention: width of a head");
   command->add_flag("--causal", time.causal, "attention: half of the scores are masked");
+  command->add_flag("--flows", time.flows, "COLLECTIVE: also play its messages over the topology");
   command->add_flag("--backward", time.backward, "attention: the gradient");
   command->add_option("--size", time.size, "A collective's bytes, \"1 GB\"");
   command->add_option("--from", time.from, "Or a sweep, doubling: from \"8 B\"");

@@ -185,7 +185,7 @@ int import_topology(const ImportArguments& a) {
   const std::string& file = a.files.front();
   const std::string place = file == "-" ? "stdin" : file;
   const bool xml = a.kind == "nccl-topology";
-  Topology topology = xml ? read_nccl_topology(read_file(file), place)
+  FoundTopology topology = xml ? read_nccl_topology(read_file(file), place)
                           : read_smi_topology(read_file(file), place);
   std::string device = a.device;
   if (device.empty()) device = device_of_topology(topology, place);

@@ -120,14 +120,15 @@ bool reaches_all(const Matrix& matrix, std::size_t gpus) {
 
 // ------------------------------------------------------------------------------------ the cluster
 
-std::optional<Bandwidth> link_speed(const Topology& topology, const Device& device) {
+std::optional<Bandwidth> link_speed(const FoundTopology& topology, const Device& device) {
   if (topology.sm >= kBlackwell) return kNvLink5;
   if (topology.sm >= kVolta) return kNvLink;
   if (topology.sm > 0 || !device.nccl) return std::nullopt;
   return device.nccl->generation == NcclGeneration::kBlackwell ? kNvLink5 : kNvLink;
 }
 
-void check_generation(const Topology& topology, const Device& device, const std::string& place) {
+void check_generation(const FoundTopology& topology, const Device& device,
+                      const std::string& place) {
   if (topology.sm < kAmpere || !device.nccl) return;
   const NcclGeneration found = topology.sm >= kBlackwell ? NcclGeneration::kBlackwell
                                : topology.sm >= kHopper  ? NcclGeneration::kHopper
@@ -137,7 +138,7 @@ void check_generation(const Topology& topology, const Device& device, const std:
                                  "--device", topology.sm, device.name));
 }
 
-Json node_bandwidth(const Topology& topology, const Device& device, const std::string& place,
+Json node_bandwidth(const FoundTopology& topology, const Device& device, const std::string& place,
                     std::vector<std::string>& words) {
   const auto fewest = std::min_element(
       topology.devices.begin(), topology.devices.end(),
@@ -181,7 +182,7 @@ Json node_bandwidth(const Topology& topology, const Device& device, const std::s
 
 // The cards that training uses: those behind the devices' switches if there are any, and of those
 // the fastest.
-void set_nics(const Topology& topology, Json& fabric, std::vector<std::string>& words) {
+void set_nics(const FoundTopology& topology, Json& fabric, std::vector<std::string>& words) {
   std::vector<TopologyNic> nics = topology.nics;
   const auto keep = [&](auto wanted, std::string_view what) {
     const auto left = std::stable_partition(nics.begin(), nics.end(), wanted);
@@ -218,7 +219,7 @@ void set_nics(const Topology& topology, Json& fabric, std::vector<std::string>& 
   fabric["nic_bandwidth"] = exact_bandwidth(speed);
 }
 
-std::string summary(const Topology& t) {
+std::string summary(const FoundTopology& t) {
   std::string text = fmt::format("{} {}", t.devices.size(),
                                  t.devices.size() == 1 ? "device" : "devices");
   if (t.sm > 0) text += fmt::format(" (sm {})", t.sm);
@@ -238,7 +239,7 @@ std::string summary(const Topology& t) {
 
 }  // namespace
 
-Topology read_smi_topology(std::string_view text, const std::string& file) {
+FoundTopology read_smi_topology(std::string_view text, const std::string& file) {
   const Matrix matrix = read_matrix(text, file);
   const auto gpus = static_cast<std::size_t>(
       std::count_if(matrix.columns.begin(), matrix.columns.end(),
@@ -254,7 +255,7 @@ Topology read_smi_topology(std::string_view text, const std::string& file) {
     throw Error(file, fmt::format("has {} devices in its header and {} rows of them; was it cut?",
                                   gpus, matrix.gpus.size()));
   }
-  Topology topology;
+  FoundTopology topology;
   topology.joined = reaches_all(matrix, gpus);
   for (std::size_t i = gpus; i < matrix.columns.size(); ++i) {
     TopologyNic nic;
@@ -279,7 +280,7 @@ Topology read_smi_topology(std::string_view text, const std::string& file) {
   return topology;
 }
 
-std::string device_of_topology(const Topology& topology, const std::string& place) {
+std::string device_of_topology(const FoundTopology& topology, const std::string& place) {
   if (topology.pci_ids.size() == 1) {
     const KnownProduct* known = known_pci_device(topology.pci_ids.front());
     if (known != nullptr) return std::string(known->device);
@@ -289,7 +290,7 @@ std::string device_of_topology(const Topology& topology, const std::string& plac
                                  topology.sm > 0 ? fmt::format(" (sm {})", topology.sm) : ""));
 }
 
-Json topology_cluster(const Topology& topology, const Device& device, const std::string& place,
+Json topology_cluster(const FoundTopology& topology, const Device& device, const std::string& place,
                       std::vector<std::string>& words) {
   STEPCAST_CHECK(!topology.devices.empty(), "a topology with devices");
   check_generation(topology, device, place);

@@ -36,7 +36,7 @@ struct TopologyDevice {
   std::optional<Bandwidth> pcie;   // one direction
 };
 
-struct Topology {
+struct FoundTopology {
   std::vector<TopologyDevice> devices;
   std::vector<TopologyNic> nics;
   bool switched = false;           // links end in NVSwitches
@@ -51,17 +51,17 @@ struct Topology {
 };
 
 // Both throw Error for a file that is of another kind, and for one without devices.
-Topology read_nccl_topology(std::string_view text, const std::string& file);
-Topology read_smi_topology(std::string_view text, const std::string& file);
+FoundTopology read_nccl_topology(std::string_view text, const std::string& file);
+FoundTopology read_smi_topology(std::string_view text, const std::string& file);
 
 // The name of the device file. Throws Error if the topology does not tell it.
-std::string device_of_topology(const Topology& topology, const std::string& place);
+std::string device_of_topology(const FoundTopology& topology, const std::string& place);
 
 // {"description", "nodes", "devices_per_node", "fabric"} for read_cluster(); the device is left to
 // the caller. Bandwidths are nominal, as there. `words`: what was found, what is not known and left
 // to the device's standard box, and what a cluster file cannot say. Throws Error (at `place`) for
 // devices that are not joined by links of a known speed.
-Json topology_cluster(const Topology& topology, const Device& device, const std::string& place,
+Json topology_cluster(const FoundTopology& topology, const Device& device, const std::string& place,
                       std::vector<std::string>& words);
 
 }  // namespace stepcast

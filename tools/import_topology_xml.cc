@@ -90,8 +90,8 @@ class TopologyReader : public pugi::xml_tree_walker {
     return true;
   }
 
-  Topology finish() {
-    Topology& t = topology_;
+  FoundTopology finish() {
+    FoundTopology& t = topology_;
     if (t.nics.empty()) t.nics = std::move(slots_);  // a static file
     for (std::size_t i = 0; i < t.nics.size(); ++i) {
       const std::string& above = i < nic_switches_.size() ? nic_switches_[i] : slot_switches_[i];
@@ -183,7 +183,7 @@ class TopologyReader : public pugi::xml_tree_walker {
   }
 
   const std::string& file_;
-  Topology topology_;
+  FoundTopology topology_;
   int gpus_ = 0;                                         // <gpu> elements
   Sets sets_;
   std::vector<std::string> device_ids_;
@@ -194,7 +194,7 @@ class TopologyReader : public pugi::xml_tree_walker {
 
 }  // namespace
 
-Topology read_nccl_topology(std::string_view text, const std::string& file) {
+FoundTopology read_nccl_topology(std::string_view text, const std::string& file) {
   pugi::xml_document document;
   const pugi::xml_parse_result result = document.load_buffer(text.data(), text.size());
   if (!result) {
@@ -216,7 +216,7 @@ Topology read_nccl_topology(std::string_view text, const std::string& file) {
   TopologyReader reader(file);
   pugi::xml_node root = system;
   root.traverse(reader);
-  Topology topology = reader.finish();
+  FoundTopology topology = reader.finish();
   if (topology.devices.empty()) throw Error(file, "has no devices (<gpu>, or class 0x0302)");
   return topology;
 }

@@ -17,6 +17,7 @@
 #include "tools/devices.h"
 #include "tools/files.h"
 #include "tools/table.h"
+#include "tools/time_flows.h"
 #include "tools/whatif.h"
 
 namespace stepcast {
@@ -54,6 +55,7 @@ std::vector<Given> given_flags(const TimeArguments& a) {
           {"--from", !a.from.empty(), "c"},
           {"--to", !a.to.empty(), "c"},
           {"--ranks", a.ranks.has_value(), "c"},
+          {"--flows", a.flows, "c"},
           {"--profile", !a.profile.empty(), "c"}};
 }
 
@@ -249,6 +251,7 @@ Json collective_json(TransferKind kind, int ranks, const Cluster& cluster,
                     {"protocol", one.protocol},
                     {"channels", one.channels},
                     {"basis", basis_name(one.basis)}});
+    if (one.flows) rows.back()["flows_seconds"] = one.flows->value;
   }
   return {{"format", "stepcast.time/1"},
           {"collective", transfer_name(kind)},
@@ -269,12 +272,14 @@ std::string collective_table(TransferKind kind, int ranks, const Cluster& cluste
                     fmt::format("{:.2f}", one.algorithm_bandwidth.value * 1e-9),
                     fmt::format("{:.2f}", one.bus_bandwidth.value * 1e-9), one.algorithm,
                     one.protocol, std::string(basis_name(one.basis))});
+    if (one.flows) rows.back().push_back(fmt::format("{:.2f}", one.flows->value * 1e6));
   }
+  if (!times.empty() && times.front().flows) rows.front().emplace_back("flows us");
   return fmt::format("{} over {} ranks in {} of {}\n\n{}", transfer_name(kind), ranks,
                      nodes_of(ranks, cluster) == 1
                          ? "one node"
                          : fmt::format("{} nodes", nodes_of(ranks, cluster)),
-                     cluster.name, align(rows, "rrrrrlll"));
+                     cluster.name, align(rows, "rrrrrlllr"));
 }
 
 void print(const TimeArguments& arguments, const Json& json, const std::string& table) {
@@ -312,7 +317,10 @@ int collective_command(const TimeArguments& a, TransferKind kind) {
   const auto ranks = static_cast<int>(
       size_of("--ranks", a.ranks, cluster.devices(), {2, cluster.devices()}));
   std::vector<CollectiveTime> times;
-  for (const Bytes size : sizes_of(a)) times.push_back(time_collective(kind, size, ranks, cluster));
+  for (const Bytes size : sizes_of(a)) {
+    times.push_back(time_collective(kind, size, ranks, cluster));
+    if (a.flows) times.back().flows = play_collective(kind, size, ranks, cluster);
+  }
   print(a, collective_json(kind, ranks, cluster, times),
         collective_table(kind, ranks, cluster, times));
   return 0;

@@ -36,6 +36,7 @@ struct TimeArguments {
   bool causal = false, backward = false;
   std::string size, from, to;            // "1 GB"; without any: 8 B to 8 GiB
   std::optional<std::int64_t> ranks;     // the first ones; without: all devices of the cluster
+  bool flows = false;                    // also play the messages (tools/time_flows.h)
   std::string device, cluster;
   std::string profile;                   // of a collective: a name or a file
   std::string json;                      // FILE or -
@@ -66,6 +67,7 @@ struct CollectiveTime {
   Bandwidth bus_bandwidth;
   std::string algorithm;        // as TransferChoice has it
   std::string protocol;
+  std::optional<Seconds> flows; // of its messages over the topology, if asked for
   int channels = 0;             // 0: not known
   Basis basis = Basis::kDatasheet;
 };

@@ -36,8 +36,8 @@ std::int32_t common_size(std::span<const Group> groups) {
 }
 
 // `passes` times n-1 steps around the ring.
-Exchange ring(std::span<const Group> groups, Bytes bytes, std::int32_t passes) {
-  Exchange exchange;
+FlowExchange ring(std::span<const Group> groups, Bytes bytes, std::int32_t passes) {
+  FlowExchange exchange;
   const std::int32_t n = common_size(groups);
   if (n < 2) return exchange;
   exchange.steps = passes * (n - 1);
@@ -59,14 +59,14 @@ Exchange ring(std::span<const Group> groups, Bytes bytes, std::int32_t passes) {
 // The connections of all exchanges, with what they wait for, laid on the network.
 struct Laid {
   std::vector<double> capacities;
-  Routes routes;  // of each connection
+  FlowRoutes routes;  // of each connection
   std::vector<Duration> latencies;
   std::vector<std::int32_t> first_wait = {0};
   std::vector<std::int32_t> waits_for;
   std::vector<std::int32_t> first_of;  // of each exchange: its first connection; the number at last
 };
 
-void lay_exchange(const Exchange& exchange, const FlowNetwork& network, Laid& laid) {
+void lay_exchange(const FlowExchange& exchange, const FlowNetwork& network, Laid& laid) {
   const auto base = laid.routes.size();
   for (const Connection& c : exchange.connections) {
     if (std::min(c.from, c.to) < 0 || std::max(c.from, c.to) >= network.devices || c.from == c.to) {
@@ -92,10 +92,10 @@ void lay_exchange(const Exchange& exchange, const FlowNetwork& network, Laid& la
   }
 }
 
-Laid lay(std::span<const Exchange> exchanges, const FlowNetwork& network) {
+Laid lay(std::span<const FlowExchange> exchanges, const FlowNetwork& network) {
   Laid laid;
   laid.capacities = network.capacities;
-  for (const Exchange& exchange : exchanges) {
+  for (const FlowExchange& exchange : exchanges) {
     laid.first_of.push_back(laid.routes.size());
     lay_exchange(exchange, network, laid);
   }
@@ -262,7 +262,8 @@ Waiting waiting_of(const Laid& laid, std::int32_t begin, std::int32_t width) {
 // Message k of connection c of an exchange is first + k x connections + c: those of one step lie
 // together, as they are played. On it depend the messages k + lag of the connections that wait for
 // c.
-void write_messages(const Exchange& exchange, const Laid& laid, std::size_t e, Traffic& traffic) {
+void write_messages(const FlowExchange& exchange, const Laid& laid, std::size_t e,
+                    FlowTraffic& traffic) {
   const std::int32_t begin = laid.first_of[e];
   const std::int32_t width = laid.first_of[e + 1] - begin;
   const auto first = static_cast<std::int32_t>(traffic.messages.size());
@@ -285,20 +286,20 @@ void write_messages(const Exchange& exchange, const Laid& laid, std::size_t e, T
 
 }  // namespace
 
-Exchange ring_all_reduce(std::span<const Group> groups, Bytes bytes) {
+FlowExchange ring_all_reduce(std::span<const Group> groups, Bytes bytes) {
   return ring(groups, bytes, 2);
 }
-Exchange ring_all_gather(std::span<const Group> groups, Bytes bytes) {
+FlowExchange ring_all_gather(std::span<const Group> groups, Bytes bytes) {
   return ring(groups, bytes, 1);
 }
-Exchange ring_reduce_scatter(std::span<const Group> groups, Bytes bytes) {
+FlowExchange ring_reduce_scatter(std::span<const Group> groups, Bytes bytes) {
   return ring(groups, bytes, 1);
 }
 
 // Connection v - 1 of a group goes from rank v up, n - 1 + v - 1 down to it.
-Exchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::int32_t chunks) {
+FlowExchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::int32_t chunks) {
   if (chunks < 1) throw Error("chunks of a tree", fmt::format("{}; must be at least 1", chunks));
-  Exchange exchange;
+  FlowExchange exchange;
   exchange.steps = chunks;
   exchange.bytes = static_cast<double>(bytes.count) / chunks;
   for (const Group& group : groups) {
@@ -331,8 +332,8 @@ Exchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::int32_
   return exchange;
 }
 
-Exchange all_to_all(std::span<const Group> groups, Bytes bytes) {
-  Exchange exchange;
+FlowExchange all_to_all(std::span<const Group> groups, Bytes bytes) {
+  FlowExchange exchange;
   const std::int32_t n = common_size(groups);
   if (n < 2) return exchange;
   exchange.bytes = static_cast<double>(bytes.count) / n;
@@ -347,15 +348,15 @@ Exchange all_to_all(std::span<const Group> groups, Bytes bytes) {
   return exchange;
 }
 
-Exchange send_receive(std::span<const Connection> pairs, Bytes bytes) {
-  Exchange exchange;
+FlowExchange send_receive(std::span<const Connection> pairs, Bytes bytes) {
+  FlowExchange exchange;
   exchange.bytes = static_cast<double>(bytes.count);
   exchange.connections.assign(pairs.begin(), pairs.end());
   exchange.first_wait.resize(pairs.size() + 1, 0);
   return exchange;
 }
 
-Expansion expand(std::span<const Exchange> exchanges, const FlowNetwork& network,
+Expansion expand(std::span<const FlowExchange> exchanges, const FlowNetwork& network,
                  Folding folding) {
   Laid laid = lay(exchanges, network);
   if (folding == Folding::kEqualMessages) laid = fold(laid);
@@ -372,7 +373,7 @@ Expansion expand(std::span<const Exchange> exchanges, const FlowNetwork& network
                             dependencies));
   }
   Expansion expansion;
-  Traffic& traffic = expansion.traffic;
+  FlowTraffic& traffic = expansion.traffic;
   traffic.messages.reserve(static_cast<std::size_t>(messages));
   traffic.dependents.reserve(static_cast<std::size_t>(dependencies));
   traffic.first_dependent.reserve(static_cast<std::size_t>(messages) + 1);
@@ -386,7 +387,7 @@ Expansion expand(std::span<const Exchange> exchanges, const FlowNetwork& network
   return expansion;
 }
 
-ExchangeTimes play(std::span<const Exchange> exchanges, const FlowNetwork& network,
+ExchangeTimes play(std::span<const FlowExchange> exchanges, const FlowNetwork& network,
                    Folding folding) {
   const Expansion expansion = expand(exchanges, network, folding);
   const FlowTimes played = play(expansion.traffic);

@@ -1,10 +1,11 @@
 // Collectives as messages: what the algorithms send, in which order, over which links.
 //
-// network.h prices a collective in closed form on an idle cluster. Here it is played: an Exchange
-// lists its connections and what each message waits for, expand() lays them on a network's links,
-// and play() of flows.h lets them compete, with each other and with other exchanges.
+// network.h prices a collective in closed form on an idle cluster. Here it is played: a
+// FlowExchange lists its connections and what each message waits for, expand() lays them on a
+// network's links, and play() of flows.h lets them compete, with each other and with other
+// exchanges.
 //
-// An Exchange is regular: each connection sends `steps` messages of one size, in order; its message
+// An exchange is regular: each connection sends `steps` messages of one size, in order; its message
 // k begins when message k - lag of every connection that it waits for has arrived.
 //
 //   ring          S/n to the successor at each step, after the predecessor's step before;
@@ -72,7 +73,7 @@ struct Connection {
   std::int32_t from = 0, to = 0;  // devices
 };
 
-struct Exchange {
+struct FlowExchange {
   std::vector<Connection> connections;
   std::int32_t steps = 1;  // messages of each connection
   double bytes = 0;        // of each message
@@ -88,12 +89,12 @@ struct Exchange {
 
 // The same collective on all groups at once; `bytes` as in Transfer (sim/program/program.h). Groups
 // of one send nothing. Throws Error if groups that do a ring or all-to-all differ in size.
-Exchange ring_all_reduce(std::span<const Group> groups, Bytes bytes);
-Exchange ring_all_gather(std::span<const Group> groups, Bytes bytes);
-Exchange ring_reduce_scatter(std::span<const Group> groups, Bytes bytes);
-Exchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::int32_t chunks = 1);
-Exchange all_to_all(std::span<const Group> groups, Bytes bytes);
-Exchange send_receive(std::span<const Connection> pairs, Bytes bytes);
+FlowExchange ring_all_reduce(std::span<const Group> groups, Bytes bytes);
+FlowExchange ring_all_gather(std::span<const Group> groups, Bytes bytes);
+FlowExchange ring_reduce_scatter(std::span<const Group> groups, Bytes bytes);
+FlowExchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::int32_t chunks = 1);
+FlowExchange all_to_all(std::span<const Group> groups, Bytes bytes);
+FlowExchange send_receive(std::span<const Connection> pairs, Bytes bytes);
 
 enum class Folding {
   kEveryMessage,   // each message is a flow of its own
@@ -101,21 +102,22 @@ enum class Folding {
 };
 
 struct Expansion {
-  Traffic traffic;
+  FlowTraffic traffic;
   // Of each exchange: its first message in traffic.messages; and their number at the end.
   std::vector<std::int32_t> first_message;
 };
 
 // Throws Error for a device that is not there or that sends to itself, or for more than 2^31
 // messages.
-Expansion expand(std::span<const Exchange> exchanges, const FlowNetwork& network, Folding folding);
+Expansion expand(std::span<const FlowExchange> exchanges, const FlowNetwork& network,
+                 Folding folding);
 
 struct ExchangeTimes {
   std::vector<Duration> times;  // of each exchange, from the common begin to its last message's end
   std::int64_t flows = 0;       // that were played
 };
 // expand() and play() of flows.h. Throws as both do.
-ExchangeTimes play(std::span<const Exchange> exchanges, const FlowNetwork& network,
+ExchangeTimes play(std::span<const FlowExchange> exchanges, const FlowNetwork& network,
                    Folding folding);
 
 }  // namespace stepcast

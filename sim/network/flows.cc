@@ -4,7 +4,7 @@
 // A flow is looked at only when its own rate changes: its remaining bytes are brought up to date
 // and its end is queued anew. Equal flows have equal histories, so their ends tie exactly and come
 // up together (tie_queue.h). Cost of an event: O(1) amortised where events tie, plus the repair of
-// the rates (max_min.h). Memory: 13 bytes a message beside the Traffic, and 44 for each on its way.
+// the rates (max_min.h). Memory: 13 bytes a message beside the traffic, and 44 for each on its way.
 #include "sim/network/flows.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 class Player {
  public:
-  explicit Player(const Traffic& traffic);
+  explicit Player(const FlowTraffic& traffic);
   FlowTimes run();
 
  private:
@@ -58,7 +58,7 @@ class Player {
   void queue_end(std::int32_t f, double rate);
   void share_links();
 
-  const Traffic& traffic_;
+  const FlowTraffic& traffic_;
   MaxMin solver_;
   TieQueue queue_;  // of flights
   std::vector<Flight> flights_;
@@ -73,7 +73,7 @@ class Player {
   FlowTimes times_;
 };
 
-Player::Player(const Traffic& traffic)
+Player::Player(const FlowTraffic& traffic)
     : traffic_(traffic),
       solver_(traffic.capacities, traffic.routes),
       waits_(traffic.messages.size(), 0),
@@ -251,7 +251,7 @@ FlowTimes Player::run() {
 }  // namespace
 
 // Counting sort by what is depended on.
-void set_dependencies(Traffic& traffic, std::span<const Dependency> dependencies) {
+void set_dependencies(FlowTraffic& traffic, std::span<const Dependency> dependencies) {
   const auto count = traffic.messages.size();
   std::vector<std::int32_t> next(count + 1, 0);
   for (const Dependency& d : dependencies) {
@@ -268,6 +268,6 @@ void set_dependencies(Traffic& traffic, std::span<const Dependency> dependencies
   }
 }
 
-FlowTimes play(const Traffic& traffic) { return Player(traffic).run(); }
+FlowTimes play(const FlowTraffic& traffic) { return Player(traffic).run(); }
 
 }  // namespace stepcast

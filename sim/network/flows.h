@@ -27,14 +27,14 @@ namespace stepcast {
 struct Message {
   double bytes = 0;  // a share of a tensor need not be whole
   Duration latency;
-  std::int32_t route = 0;  // of Traffic::routes; without links, only the latency counts
+  std::int32_t route = 0;  // of FlowTraffic::routes; without links, only the latency counts
   // The message next in line on its connection, -1 if there is none: its bytes move after these.
   std::int32_t follower = -1;
 };
 
-struct Traffic {
+struct FlowTraffic {
   std::vector<double> capacities;  // of links, bytes/s
-  Routes routes;
+  FlowRoutes routes;
   std::vector<Message> messages;
   // On message m depend dependents[first_dependent[m]] ... dependents[first_dependent[m + 1] - 1]:
   // the latency of a message begins when all that it depends on have ended.
@@ -49,7 +49,7 @@ struct Dependency {
   std::int32_t on = 0;
 };
 // Sets the lists of dependents, in linear time. Throws Error for a message that is not there.
-void set_dependencies(Traffic& traffic, std::span<const Dependency> dependencies);
+void set_dependencies(FlowTraffic& traffic, std::span<const Dependency> dependencies);
 
 struct FlowTimes {
   std::vector<Instant> ends;      // of each message; messages that depend on none begin at 0
@@ -61,6 +61,6 @@ struct FlowTimes {
 // Throws Error as MaxMin does; for a message with negative bytes or latency or of a route or
 // message that is not there; for two messages that one follows; for messages that wait for each
 // other; for one that can never end because a link on its route is dead.
-FlowTimes play(const Traffic& traffic);
+FlowTimes play(const FlowTraffic& traffic);
 
 }  // namespace stepcast

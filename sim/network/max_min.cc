@@ -42,7 +42,7 @@ std::int64_t to_level(double rate, const char* what, std::size_t index) {
 
 }  // namespace
 
-std::int32_t Routes::add(std::span<const std::int32_t> route) {
+std::int32_t FlowRoutes::add(std::span<const std::int32_t> route) {
   links.insert(links.end(), route.begin(), route.end());
   if (!loads.empty()) loads.resize(links.size(), 1);
   if (!caps.empty()) caps.push_back(std::numeric_limits<double>::infinity());
@@ -50,7 +50,7 @@ std::int32_t Routes::add(std::span<const std::int32_t> route) {
   return size() - 1;
 }
 
-MaxMin::MaxMin(std::span<const double> capacities, const Routes& routes)
+MaxMin::MaxMin(std::span<const double> capacities, const FlowRoutes& routes)
     : queue_(capacities.size()) {
   links_.resize(capacities.size());
   for (std::size_t l = 0; l < links_.size(); ++l) {
@@ -69,7 +69,7 @@ MaxMin::MaxMin(std::span<const double> capacities, const Routes& routes)
 }
 
 // Leaves in `slots` of each link how many routes cross it.
-void MaxMin::read_routes(const Routes& routes) {
+void MaxMin::read_routes(const FlowRoutes& routes) {
   const auto complain = [](std::int32_t route, std::string_view what) {
     throw Error(fmt::format("route {}", route), what);
   };
@@ -410,7 +410,7 @@ void MaxMin::fill() {
   stop_capped(kNone - 1);
 }
 
-std::vector<double> max_min_rates(std::span<const double> capacities, const Routes& routes,
+std::vector<double> max_min_rates(std::span<const double> capacities, const FlowRoutes& routes,
                                   std::span<const std::int32_t> counts) {
   MaxMin solver(capacities, routes);
   for (std::int32_t r = 0; r < routes.size(); ++r) {

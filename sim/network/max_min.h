@@ -43,7 +43,7 @@ namespace stepcast {
 
 // The routes that flows can take, flat: route r crosses links[first[r]] up to the one before
 // links[first[r + 1]].
-struct Routes {
+struct FlowRoutes {
   std::vector<std::int32_t> first = {0};
   std::vector<std::int32_t> links;  // no link twice in one route
   // How many flows one flow of this route counts as on each link; empty: 1. Where equal flows over
@@ -67,7 +67,7 @@ class MaxMin {
   // `capacities` in bytes/s. A link of capacity 0 is dead: its flows get rate 0. Throws Error for a
   // capacity or cap that is negative, not a number or above 2^52 bytes/s, for a route that names a
   // link that is not there or one link twice, for loads below 1.
-  MaxMin(std::span<const double> capacities, const Routes& routes);
+  MaxMin(std::span<const double> capacities, const FlowRoutes& routes);
 
   // `count` flows more or fewer on this route. They share as `count` flows do: weighted fairness is
   // a flow of weight w as w flows; at most 2^31 of a route on a link. O(1); nothing is shared anew
@@ -128,7 +128,7 @@ class MaxMin {
   std::span<Hop> hops(std::int32_t route);
   std::span<const Slot> slots(const Link& link) const;
 
-  void read_routes(const Routes& routes);
+  void read_routes(const FlowRoutes& routes);
   void touch(std::int32_t route);
   std::size_t apply_changes();
   void occupy(std::int32_t route);
@@ -165,7 +165,7 @@ class MaxMin {
 
 // The rate of each flow of each route, `counts[r]` flows on route r, from scratch. 0 where a route
 // has no flow. Throws as MaxMin does.
-std::vector<double> max_min_rates(std::span<const double> capacities, const Routes& routes,
+std::vector<double> max_min_rates(std::span<const double> capacities, const FlowRoutes& routes,
                                   std::span<const std::int32_t> counts);
 
 }  // namespace stepcast

@@ -342,7 +342,8 @@ TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& plac
                                                         : (n - 1) / n;
   const Seconds time = cluster.device.kernels.collectives.start + microseconds(best.us);
   return {time, kAlgorithms[best.algorithm], kProtocols[best.protocol],
-          channels_of(best.algorithm, graph), gigabytes_per_second(best.bandwidth * bus)};
+          channels_of(best.algorithm, graph), gigabytes_per_second(best.bandwidth * bus),
+          cluster.device.kernels.collectives.basis};
 }
 
 }  // namespace stepcast

@@ -75,7 +75,7 @@ template <class Reader>
 Read read(Reader reader, const std::string& text, const std::string& name) {
   Read result;
   try {
-    const Topology topology = reader(text, "x");
+    const FoundTopology topology = reader(text, "x");
     std::vector<std::string> words;
     const Device of = device(name.empty() ? device_of_topology(topology, "x") : name);
     result.cluster = topology_cluster(topology, of, "x", words);

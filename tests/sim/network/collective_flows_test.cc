@@ -38,11 +38,11 @@ Group devices(std::int32_t count, std::int32_t first = 0, std::int32_t stride = 
 
 constexpr Folding kBoth[] = {Folding::kEveryMessage, Folding::kEqualMessages};
 
-std::int64_t picoseconds(const Exchange& exchange, const TwoLevel& s, Folding folding) {
+std::int64_t picoseconds(const FlowExchange& exchange, const TwoLevel& s, Folding folding) {
   return play(std::span(&exchange, 1), two_level_network(s), folding).times[0].picoseconds;
 }
 
-std::int64_t flows(const Exchange& exchange, const TwoLevel& s, Folding folding) {
+std::int64_t flows(const FlowExchange& exchange, const TwoLevel& s, Folding folding) {
   return play(std::span(&exchange, 1), two_level_network(s), folding).flows;
 }
 
@@ -107,7 +107,7 @@ TEST(CollectiveFlows, AGroupOfOneSendsNothing) {
   const Group group = devices(1);
   const std::span<const Group> one(&group, 1);
   for (const Folding folding : kBoth) {
-    for (const Exchange& exchange :
+    for (const FlowExchange& exchange :
          {ring_all_reduce(one, Bytes(1000)), tree_all_reduce(one, Bytes(1000)),
           all_to_all(one, Bytes(1000))}) {
       EXPECT_EQ(exchange.messages(), 0);
@@ -229,7 +229,7 @@ TEST(CollectiveFlows, ExchangesOfDifferentKindsShareLinks) {
   s.nics_per_node = 1;
   const Group group = {0, 2};
   const Connection pair[] = {{1, 4}};
-  const std::vector<Exchange> both = {ring_all_reduce(std::span(&group, 1), Bytes(2'000'000)),
+  const std::vector<FlowExchange> both = {ring_all_reduce(std::span(&group, 1), Bytes(2'000'000)),
                                       send_receive(pair, Bytes(1'000'000))};
   for (const Folding folding : kBoth) {
     const ExchangeTimes times = play(both, two_level_network(s), folding);
@@ -253,11 +253,11 @@ TEST(CollectiveFlows, ADeviceUsesAllItsNics) {
 TEST(CollectiveFlows, FoldsToOneFlowAClass) {
   const Group group = devices(64);
   const std::span<const Group> one(&group, 1);
-  const Exchange ring = ring_all_reduce(one, Bytes(1 << 20));
+  const FlowExchange ring = ring_all_reduce(one, Bytes(1 << 20));
   EXPECT_EQ(flows(ring, shape(1, 64), Folding::kEveryMessage), 64 * 126);
   EXPECT_EQ(flows(ring, shape(1, 64), Folding::kEqualMessages), 126);
   EXPECT_EQ(flows(ring, shape(8, 8), Folding::kEqualMessages), 8 * 126);
-  const Exchange all = all_to_all(one, Bytes(1 << 20));
+  const FlowExchange all = all_to_all(one, Bytes(1 << 20));
   EXPECT_EQ(flows(all, shape(8, 8), Folding::kEveryMessage), 64 * 63);
   EXPECT_EQ(flows(all, shape(8, 8), Folding::kEqualMessages), 2);
 }
@@ -266,7 +266,7 @@ TEST(CollectiveFlows, FoldsNothingThatDiffers) {
   FlowNetwork network = two_level_network(shape(8, 8));
   network.capacities[5] *= 0.5;  // one slow device
   const Group group = devices(64);
-  const Exchange ring = ring_all_reduce(std::span(&group, 1), Bytes(1 << 20));
+  const FlowExchange ring = ring_all_reduce(std::span(&group, 1), Bytes(1 << 20));
   EXPECT_EQ(play(std::span(&ring, 1), network, Folding::kEqualMessages).flows, 64 * 126);
 }
 
@@ -285,7 +285,7 @@ TEST(CollectiveFlows, FoldedAndUnfoldedAgree) {
     FlowNetwork network = two_level_network(s);
     if (below(4) == 0) network.capacities[random() % network.capacities.size()] *= 0.7;
     const std::int32_t all = s.nodes * s.devices_per_node;
-    std::vector<Exchange> exchanges;
+    std::vector<FlowExchange> exchanges;
     for (int e = 1 + below(2); e > 0; --e) {
       // Groups of neighbours, or of every so-many-th device, as a mesh has them.
       std::int32_t size = 1 + below(static_cast<unsigned>(all));
@@ -314,7 +314,7 @@ TEST(CollectiveFlows, FoldedAndUnfoldedAgree) {
 }
 
 TEST(CollectiveFlows, RefusesWhatIsNoNetworkOrGroup) {
-  const auto refuses = [](const Exchange& exchange) {
+  const auto refuses = [](const FlowExchange& exchange) {
     const FlowNetwork network = two_level_network(shape(1, 2));
     EXPECT_THROW(play(std::span(&exchange, 1), network, Folding::kEveryMessage), Error);
   };
@@ -331,7 +331,7 @@ TEST(CollectiveFlows, RefusesWhatIsNoNetworkOrGroup) {
   FlowNetwork network = two_level_network(shape(1, 2));
   network.route = [link = 99](std::int32_t, std::int32_t) { return std::span(&link, 1); };
   const Connection pair[] = {{0, 1}};
-  const Exchange exchange = send_receive(pair, Bytes(1));
+  const FlowExchange exchange = send_receive(pair, Bytes(1));
   EXPECT_THROW(play(std::span(&exchange, 1), network, Folding::kEveryMessage), Error);
 }
 

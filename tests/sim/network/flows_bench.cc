@@ -16,7 +16,7 @@ namespace {
 // full bisection, links of 50 GB/s. Flows between random hosts over random paths.
 struct FatTree {
   std::vector<double> capacities;
-  Routes routes;
+  FlowRoutes routes;
 };
 FatTree fat_tree(std::int32_t k, std::int32_t flows) {
   const std::int32_t half = k / 2, hosts = k * half * half;
@@ -107,7 +107,7 @@ FlowNetwork network_of(std::int32_t ranks) {
   return two_level_network(shape);
 }
 
-void play_all(benchmark::State& state, const Exchange& exchange, std::int32_t ranks,
+void play_all(benchmark::State& state, const FlowExchange& exchange, std::int32_t ranks,
               Folding folding) {
   const FlowNetwork network = network_of(ranks);
   std::int64_t flows = 0;

@@ -19,8 +19,8 @@ constexpr double kLink = 1e9;  // bytes/s: 1,000 ps a byte
 Duration nanoseconds(std::int64_t n) { return Duration(n * 1000); }
 
 // Links of 1 GB/s, and a route over each alone.
-Traffic links(std::int32_t count) {
-  Traffic traffic;
+FlowTraffic links(std::int32_t count) {
+  FlowTraffic traffic;
   for (std::int32_t l = 0; l < count; ++l) {
     traffic.capacities.push_back(kLink);
     traffic.routes.add(std::vector<std::int32_t>{l});
@@ -28,7 +28,7 @@ Traffic links(std::int32_t count) {
   return traffic;
 }
 
-std::vector<std::int64_t> ends(Traffic traffic) {
+std::vector<std::int64_t> ends(FlowTraffic traffic) {
   if (traffic.first_dependent.size() == 1) set_dependencies(traffic, {});
   std::vector<std::int64_t> ps;
   for (const Instant end : play(traffic).ends) ps.push_back(end.picoseconds);
@@ -36,7 +36,7 @@ std::vector<std::int64_t> ends(Traffic traffic) {
 }
 
 TEST(Flows, TakesAMessageAloneItsLatencyAndItsBytes) {
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.messages = {{500, nanoseconds(30), 0, -1}};
   EXPECT_THAT(ends(traffic), testing::ElementsAre(530'000));
 }
@@ -48,7 +48,7 @@ TEST(Flows, TakesNoTimeWithoutMessages) {
 // 300 and 100 bytes on one link: both at 0.5 GB/s until the short one ends at 200 ns, having let
 // 100 bytes of the other through; its 200 left take 200 ns alone.
 TEST(Flows, SpeedsUpWhatIsLeftWhenAFlowEnds) {
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.messages = {{300, {}, 0, -1}, {100, {}, 0, -1}};
   EXPECT_THAT(ends(traffic), testing::ElementsAre(400'000, 200'000));
 }
@@ -56,13 +56,13 @@ TEST(Flows, SpeedsUpWhatIsLeftWhenAFlowEnds) {
 // 300 bytes alone for 100 ns, then beside 100 bytes that came later: both have 200 and 100 left at
 // 0.5 GB/s; the second ends at 300 ns, the first at 100 ns + 200 + 100 ns = 400 ns.
 TEST(Flows, SlowsDownWhatIsThereWhenAFlowComes) {
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.messages = {{300, {}, 0, -1}, {100, nanoseconds(100), 0, -1}};
   EXPECT_THAT(ends(traffic), testing::ElementsAre(400'000, 300'000));
 }
 
 TEST(Flows, BeginsWhenAllThatAMessageDependsOnHaveEnded) {
-  Traffic traffic = links(3);
+  FlowTraffic traffic = links(3);
   traffic.messages = {{100, {}, 0, -1}, {250, {}, 1, -1}, {10, nanoseconds(5), 2, -1}};
   set_dependencies(traffic, std::vector<Dependency>{{2, 0}, {2, 1}});
   EXPECT_THAT(ends(traffic), testing::ElementsAre(100'000, 250'000, 265'000));
@@ -71,20 +71,20 @@ TEST(Flows, BeginsWhenAllThatAMessageDependsOnHaveEnded) {
 // Three messages of 100 ns in line, each with 30 ns of latency: it counts once, for the later ones
 // while those before them are moving. Side by side, all three would end at 330 ns.
 TEST(Flows, SendsTheMessagesOfAConnectionInOrder) {
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.messages = {
       {100, nanoseconds(30), 0, 1}, {100, nanoseconds(30), 0, 2}, {100, nanoseconds(30), 0, -1}};
   EXPECT_THAT(ends(traffic), testing::ElementsAre(130'000, 230'000, 330'000));
 }
 
 TEST(Flows, WaitsForLatencyEvenWhereTheLineIsFree) {
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.messages = {{10, {}, 0, 1}, {10, nanoseconds(50), 0, -1}};
   EXPECT_THAT(ends(traffic), testing::ElementsAre(10'000, 60'000));
 }
 
 TEST(Flows, LetsEmptyMessagesAndEmptyRoutesTakeTheirLatency) {
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.routes.add(std::vector<std::int32_t>{});
   traffic.messages = {{0, nanoseconds(7), 0, -1}, {100, nanoseconds(9), 1, -1}, {0, {}, 0, -1}};
   set_dependencies(traffic, std::vector<Dependency>{{2, 0}});
@@ -93,7 +93,7 @@ TEST(Flows, LetsEmptyMessagesAndEmptyRoutesTakeTheirLatency) {
 
 // An empty message takes no share: the other moves at full rate.
 TEST(Flows, GivesAnEmptyMessageNoShare) {
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.messages = {{100, {}, 0, -1}, {0, {}, 0, -1}};
   EXPECT_THAT(ends(traffic), testing::ElementsAre(100'000, 0));
 }
@@ -101,7 +101,7 @@ TEST(Flows, GivesAnEmptyMessageNoShare) {
 // A hundred equal messages on links of their own, then a hundred that wait for these: two instants,
 // and a rate for each of the first.
 TEST(Flows, TakesWhatHappensAtOneInstantTogether) {
-  Traffic traffic = links(100);
+  FlowTraffic traffic = links(100);
   std::vector<Dependency> dependencies;
   for (std::int32_t m = 0; m < 200; ++m) {
     traffic.messages.push_back({100, {}, m % 100, -1});
@@ -115,7 +115,7 @@ TEST(Flows, TakesWhatHappensAtOneInstantTogether) {
 }
 
 TEST(Flows, RefusesWhatCannotBePlayed) {
-  const auto refuses = [](const Traffic& traffic, const std::string& why) {
+  const auto refuses = [](const FlowTraffic& traffic, const std::string& why) {
     try {
       play(traffic);
       ADD_FAILURE() << "took it: " << why;
@@ -123,11 +123,11 @@ TEST(Flows, RefusesWhatCannotBePlayed) {
       EXPECT_THAT(std::string(error.what()), testing::HasSubstr(why));
     }
   };
-  Traffic traffic = links(1);
+  FlowTraffic traffic = links(1);
   traffic.messages = {{1, {}, 0, -1}, {1, {}, 0, -1}};
   refuses(traffic, "first_dependent");
   set_dependencies(traffic, {});
-  Traffic bad = traffic;
+  FlowTraffic bad = traffic;
   bad.messages[1].bytes = -1;
   refuses(bad, "negative");
   bad = traffic;
@@ -163,14 +163,14 @@ TEST(Flows, RefusesWhatCannotBePlayed) {
 // ------------------------------------------------------------------- against the obvious way
 
 struct Case {
-  Traffic traffic;
+  FlowTraffic traffic;
   std::vector<Dependency> dependencies;
 };
 
 Case random_case(std::mt19937& random) {
   const auto below = [&](unsigned n) { return static_cast<std::int32_t>(random() % n); };
   Case result;
-  Traffic& traffic = result.traffic;
+  FlowTraffic& traffic = result.traffic;
   const auto count = static_cast<unsigned>(2 + below(6));
   for (unsigned l = 0; l < count; ++l) traffic.capacities.push_back(1e9 * (1 + below(3)));
   std::vector<std::int32_t> order(count);
@@ -199,7 +199,7 @@ Case random_case(std::mt19937& random) {
 
 // Seconds, everything looked at anew at each event: of all that can happen next, the first.
 std::vector<double> slowly(const Case& c) {
-  const Traffic& traffic = c.traffic;
+  const FlowTraffic& traffic = c.traffic;
   const std::size_t n = traffic.messages.size();
   std::vector<double> end(n, -1), left(n);
   for (std::size_t m = 0; m < n; ++m) left[m] = traffic.messages[m].bytes;
@@ -259,8 +259,8 @@ TEST(Flows, DoesAsTheObviousSimulationDoes) {
 }
 
 // The same traffic with messages, routes, links and dependencies in another order.
-Traffic shuffled(const Case& c, std::vector<std::size_t>& place, std::mt19937& random) {
-  const Traffic& traffic = c.traffic;
+FlowTraffic shuffled(const Case& c, std::vector<std::size_t>& place, std::mt19937& random) {
+  const FlowTraffic& traffic = c.traffic;
   const auto permutation = [&](std::size_t n) {
     std::vector<std::size_t> p(n);
     std::iota(p.begin(), p.end(), std::size_t{0});
@@ -273,7 +273,7 @@ Traffic shuffled(const Case& c, std::vector<std::size_t>& place, std::mt19937& r
   place = permutation(traffic.messages.size());
   const auto route_place = permutation(static_cast<std::size_t>(traffic.routes.size()));
   const auto link_place = permutation(traffic.capacities.size());
-  Traffic result = traffic;
+  FlowTraffic result = traffic;
   for (std::size_t l = 0; l < link_place.size(); ++l) {
     result.capacities[link_place[l]] = traffic.capacities[l];
   }

@@ -19,13 +19,13 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kUnit = 1.0 / 1024;  // of rate
 
-Routes routes_of(const std::vector<std::vector<std::int32_t>>& lists) {
-  Routes routes;
+FlowRoutes routes_of(const std::vector<std::vector<std::int32_t>>& lists) {
+  FlowRoutes routes;
   for (const auto& list : lists) routes.add(list);
   return routes;
 }
 
-std::vector<double> rates_of(const std::vector<double>& capacities, const Routes& routes) {
+std::vector<double> rates_of(const std::vector<double>& capacities, const FlowRoutes& routes) {
   const std::vector<std::int32_t> one(static_cast<std::size_t>(routes.size()), 1);
   return max_min_rates(capacities, routes, one);
 }
@@ -33,7 +33,7 @@ std::vector<double> rates_of(const std::vector<double>& capacities, const Routes
 // A case with everything in it: routes of different lengths, loads, caps, several flows a route.
 struct Case {
   std::vector<double> capacities;
-  Routes routes;
+  FlowRoutes routes;
   std::vector<std::int32_t> counts;
 };
 
@@ -158,7 +158,7 @@ TEST(MaxMin, GivesTwoFlowsOnOneLinkHalfEach) {
 // The parking lot: one flow over three links of 1, 2, 3 (x 1024), one more on each. The first link
 // gives 1/2 to both of its flows; the long one having 1/2, 3/2 and 5/2 are left for the others.
 TEST(MaxMin, SharesTheParkingLot) {
-  const Routes routes = routes_of({{0, 1, 2}, {0}, {1}, {2}});
+  const FlowRoutes routes = routes_of({{0, 1, 2}, {0}, {1}, {2}});
   EXPECT_THAT(rates_of({1024, 2048, 3072}, routes), testing::ElementsAre(512, 512, 1536, 2560));
 }
 
@@ -166,14 +166,14 @@ TEST(MaxMin, SharesTheParkingLot) {
 // share the link that fills first at 1/3, one shares another with one of these and gets 2/3, and
 // the last has 1 alone.
 TEST(MaxMin, FillsLinkAfterLink) {
-  const Routes routes = routes_of({{0, 1}, {1}, {1, 2}, {2}, {3}});
+  const FlowRoutes routes = routes_of({{0, 1}, {1}, {1, 2}, {2}, {3}});
   const double third = std::floor(1e9 * 1024 / 3) / 1024;
   EXPECT_THAT(rates_of({1e9, 1e9, 1e9, 1e9}, routes),
               testing::ElementsAre(third, third, third, 1e9 - third, 1e9));
 }
 
 TEST(MaxMin, LeavesToOthersWhatACapKeepsAFlowFromTaking) {
-  Routes routes = routes_of({{0}, {0}, {0}});
+  FlowRoutes routes = routes_of({{0}, {0}, {0}});
   routes.caps = {10, kInfinity, 60};
   EXPECT_THAT(rates_of({100}, routes), testing::ElementsAre(10, 45, 45));
   routes.caps = {10, 20, 30};
@@ -185,13 +185,13 @@ TEST(MaxMin, GivesAFlowOverADeadLinkNothingAndTheOthersTheRest) {
 }
 
 TEST(MaxMin, GivesAFlowWithoutLinksAllThatItsCapAllows) {
-  Routes routes = routes_of({{}, {}});
+  FlowRoutes routes = routes_of({{}, {}});
   routes.caps = {kInfinity, 7};
   EXPECT_THAT(rates_of({}, routes), testing::ElementsAre(kInfinity, 7));
 }
 
 TEST(MaxMin, HasNothingToDoWithoutFlows) {
-  EXPECT_TRUE(rates_of({100}, Routes{}).empty());
+  EXPECT_TRUE(rates_of({100}, FlowRoutes{}).empty());
   const std::vector<std::int32_t> none = {0};
   EXPECT_THAT(max_min_rates(std::vector<double>{100}, routes_of({{0}}), none),
               testing::ElementsAre(0));
@@ -207,13 +207,13 @@ TEST(MaxMin, CountsFlowsOfOneRouteAsSoMany) {
 // A class of 8 flows over 4 equal links, 2 on each, beside one class with 3 on each: 5 share a
 // link.
 TEST(MaxMin, CountsALoadAsSoManyFlowsOnTheLink) {
-  Routes routes = routes_of({{0}, {0}});
+  FlowRoutes routes = routes_of({{0}, {0}});
   routes.loads = {2, 3};
   EXPECT_THAT(rates_of({100}, routes), testing::ElementsAre(20, 20));
 }
 
 TEST(MaxMin, RefusesWhatIsNoNetwork) {
-  const auto refuses = [](std::vector<double> capacities, const Routes& routes) {
+  const auto refuses = [](std::vector<double> capacities, const FlowRoutes& routes) {
     EXPECT_THROW(MaxMin(capacities, routes), Error);
   };
   refuses({-1}, routes_of({{0}}));
@@ -222,7 +222,7 @@ TEST(MaxMin, RefusesWhatIsNoNetwork) {
   refuses({1}, routes_of({{1}}));
   refuses({1}, routes_of({{-1}}));
   refuses({1, 1}, routes_of({{0, 1, 0}}));
-  Routes routes = routes_of({{0}});
+  FlowRoutes routes = routes_of({{0}});
   routes.loads = {0};
   refuses({1}, routes);
   routes = routes_of({{0}});
@@ -339,7 +339,7 @@ TEST(MaxMin, DoesNotDependOnTheOrderOfFlows) {
     std::vector<std::size_t> order(c.counts.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), random);
-    Routes shuffled;
+    FlowRoutes shuffled;
     std::vector<std::int32_t> counts;
     for (const std::size_t r : order) {
       shuffled.add(c.routes.links_of(static_cast<std::int32_t>(r)));
