@@ -252,7 +252,7 @@ TEST(Cli, ImportsALogAndTimesByIt) {
   EXPECT_EQ(Seconds(json.at("rows").at(0).at("seconds").get<double>()),
             parse_seconds("40.37 us", ""));
   const Json other = parse_json(with_profile(time + "h100-sxm-2x8").text, "stdout").root;
-  EXPECT_EQ(other.at("rows").at(0).at("basis"), "datasheet");
+  EXPECT_EQ(other.at("rows").at(0).at("basis"), "fitted");
   const Outcome wrong = with_profile(time + "a100-80gb-1x8");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.text, StartsWith("stepcast: --profile: profile p is of the device h100-sxm"));
