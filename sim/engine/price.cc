@@ -23,7 +23,10 @@ Duration rounded(Seconds time, const std::string& what) {
   throw Error("cluster", what + " takes longer than 100 days; check its rates and latencies");
 }
 
-constexpr double kMemoryBytes = 2.5;  // that pass through memory for each byte on a wire
+// Bytes that pass through memory for each byte on a wire. A user's A100 with an all-gather beside
+// lost more than this gives (NVIDIA/nccl#1428): products and attention took 1.8 times as long,
+// elementwise kernels 2.5 times, where this says 1.3 and 1.4. One report does not say why.
+constexpr double kMemoryBytes = 2.5;
 constexpr int kMessageBlocks = 2;     // of a send or an all-to-all, whose channels are not known
 
 // What a stream's transfers take from whatever runs beside them.

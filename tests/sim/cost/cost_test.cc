@@ -226,8 +226,8 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
     return static_cast<std::int64_t>(
         std::exp(std::uniform_real_distribution<double>(0, std::log(most))(random)));
   };
-  for (const char* name : {"h100-sxm", "a100-40gb", "mi300x"}) {
-    const Device device = shipped(name);
+  for (const Device& device : {shipped("h100-sxm"), shipped("mi300x"), fitted("a100-40gb"),
+                               fitted("h100-sxm"), fitted("b200")}) {
     for (int i = 0; i < 2000; ++i) {
       Gemm gemm = product(size(40000), size(40000), size(40000));
       gemm.batch = size(16);
@@ -250,6 +250,57 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
       EXPECT_TRUE(std::isfinite(seconds(a, device)) && seconds(a, device) > 0);
     }
   }
+}
+
+// A tenth of 100 multiprocessors taken: 100 tiles need two waves of 90 where one was enough.
+TEST(OpCost, AKernelBesideACollectiveHasItsMultiprocessorsLess) {
+  const Device device = plain();
+  const Gemm one_wave = product(256 * 10, 128 * 10, 65536);
+  const double alone = seconds(one_wave, device);
+  const double beside =
+      op_cost(one_wave, device, {.multiprocessors_taken = 10}).time.value;
+  EXPECT_NEAR(beside / alone, 2, 0.01);
+  // Many waves: only the share counts.
+  const Gemm many = product(256 * 100, 128 * 90, 8192);
+  const double share = op_cost(many, device, {.multiprocessors_taken = 10}).time.value;
+  EXPECT_NEAR(share / seconds(many, device), 100.0 / 90, 0.01);
+}
+
+TEST(OpCost, AStreamBesideACollectiveHasItsBandwidthLess) {
+  const Device device = plain();
+  Pointwise scale;
+  scale.kind = PointwiseKind::kScale;
+  scale.rows = scale.columns = 8192;
+  const double beside = op_cost(scale, device, {.memory_taken = 0.25}).time.value;
+  EXPECT_NEAR(beside / seconds(scale, device), 1 / 0.75, 1e-6);
+  // Whatever is taken, a tenth is left.
+  EXPECT_NEAR(op_cost(scale, device, {.memory_taken = 7}).time.value / seconds(scale, device), 10,
+              1e-6);
+}
+
+// u = 100 us: a product of 100 us loses half of the 40 %: 1.2 times the rate. Memory is no faster.
+TEST(OpCost, ABurstOnARestedDeviceIsFaster) {
+  Device device = plain();
+  device.kernels.matrix.burst = 1.4;
+  const Gemm large = product(8192, 8192, 8192);
+  device.kernels.matrix.burst_time = Seconds(seconds(large, device));
+  EXPECT_NEAR(seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.2,
+              0.01);
+  device.kernels.matrix.burst_time = Seconds(1);
+  EXPECT_NEAR(seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.4,
+              0.01);
+  const Gemm thin = product(1, 8192, 8192);
+  EXPECT_EQ(op_cost(thin, device, {.rested = true}).time.value, seconds(thin, device));
+}
+
+// With no loss for a partly filled wave (stream-k) the second wave's ten tiles cost a tenth.
+TEST(Gemm, APartlyFilledWaveCostsWhatTheDeviceSays) {
+  Device device = plain();
+  const Gemm one = product(256 * 10, 128 * 10, 65536);
+  const Gemm more = product(256 * 10, 128 * 11, 65536);
+  EXPECT_NEAR(seconds(more, device) / seconds(one, device), 2, 0.01);
+  device.kernels.matrix.partial_wave = 0;
+  EXPECT_NEAR(seconds(more, device) / seconds(one, device), 1.1, 0.01);
 }
 
 }  // namespace

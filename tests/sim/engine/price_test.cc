@@ -69,5 +69,28 @@ TEST(Price, KnowsTheSlowDevicesThatRanksUse) {
   EXPECT_EQ(price(e.job, e.cluster).slow, (std::vector<double>{1, 1, 1.25, 1}));
 }
 
+// The tensor stream's all-reduce of 1 MiB takes memory (2.5 bytes a byte) and blocks; the fill
+// beside it is bound by memory. Two transfers in one node share its links; a group of one sends
+// nothing.
+TEST(Price, KnowsWhatRunsBesideTransfers) {
+  Example e;
+  Body body;
+  body.code.push_back(Collective{0, {}, {}, Stream::kTensor, Phase::kForward});
+  e.job.bodies = {body};
+  const Prices prices = price(e.job, e.cluster);
+  ASSERT_EQ(prices.beside.size(), 1u);
+  const Beside& beside = prices.beside.front();
+  EXPECT_EQ(beside.stream, Stream::kTensor);
+  const Transfer& transfer = e.job.transfers[0];
+  const double rate = static_cast<double>(sent_bytes(transfer, e.job.mesh).count) /
+                      transfer_time(transfer, e.job.mesh, e.cluster).value;
+  const double left = 1 - 2.5 * rate / (0.8 * 2000e9);
+  const double start = 2e-6;
+  const double alone = op_cost(e.job.ops[1], e.cluster.device).time.value;
+  EXPECT_NEAR(beside.ops[1], (start + (alone - start) / left) / alone, 1e-9);
+  EXPECT_GE(beside.ops[0], 1);
+  EXPECT_EQ(beside.transfers, (std::vector<double>{2, 1}));
+}
+
 }  // namespace
 }  // namespace stepcast
