@@ -20,6 +20,7 @@
 
 #include "sim/base/error.h"
 #include "tools/commands.h"
+#include "tools/compare.h"
 #include "tools/files.h"
 #include "tools/import.h"
 #include "tools/time.h"
@@ -50,6 +51,7 @@ struct Arguments {
   std::string ranks = "folded";
   bool no_advice = false;
   ExecuteArguments execute;
+  CompareArguments compare;
   ShowArguments show;
   TimeArguments time;
   ValidateArguments validate;
@@ -111,6 +113,33 @@ void add_execute(CLI::App& app, Arguments& arguments) {
   command->footer(R"(Examples:
   stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");
+}
+
+void add_compare(CLI::App& app, Arguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("compare", "Two reports of one plan: is the one what the other said?");
+  CompareArguments& compare = arguments.compare;
+  command->add_option("PREDICTED", compare.predicted, "A report of simulate or execute; - is stdin")
+      ->required()
+      ->type_name("");
+  command->add_option("MEASURED", compare.measured, "The same, held against it; - is stdin")
+      ->required()
+      ->type_name("");
+  command
+      ->add_option("--tolerance", compare.tolerance,
+                   "Of step time, allocated peak and bytes sent, both ways; without: 5%")
+      ->type_name("5%");
+  command->add_option("--json", compare.json, "Write the comparison there; - is stdout")
+      ->type_name("FILE");
+  command->add_option("--junit", compare.junit, "Write it as test cases, for a CI system")
+      ->type_name("FILE");
+  command->add_option("--markdown", compare.markdown, "Write it as a table, for a comment")
+      ->type_name("FILE");
+  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or the machine was not still.
+Example:
+  stepcast simulate plan.json --json forecast.json
+  stepcast execute plan.json --json run.json
+  stepcast compare forecast.json run.json --tolerance 10% --junit compare.xml)");
 }
 
 void add_show(CLI::App& app, Arguments& arguments) {
@@ -290,6 +319,7 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
     return simulate_command(arguments.simulate);
   }
   if (app.got_subcommand("execute")) return execute_command(arguments.execute);
+  if (app.got_subcommand("compare")) return compare_command(arguments.compare);
   if (app.got_subcommand("show")) return show_command(arguments.show);
   if (app.got_subcommand("time")) return time_command(arguments.time);
   if (app.got_subcommand("validate")) return validate_command(arguments.validate);
@@ -307,6 +337,7 @@ int parse_and_run(int argc, char** argv) {
   Arguments arguments;
   add_simulate(app, arguments);
   add_execute(app, arguments);
+  add_compare(app, arguments);
   add_show(app, arguments);
   add_time(app, arguments);
   add_validate(app, arguments);
