@@ -157,8 +157,10 @@ Json residuals_json(const Profile& profile) {
 void add_profile_rows(const std::string& name, const Profile& profile, Rows& rows) {
   const std::string basis(basis_name(profile.basis));
   if (!profile.wires.empty() || profile.residuals.empty()) {
-    rows.push_back({name, profile.device, basis, "curves", fmt::format("{}", profile.wires.size()),
-                    spread_text(profile), "", "", ""});
+    const bool curves = !profile.wires.empty();
+    rows.push_back({name, profile.device, basis, curves ? "curves" : "kernels",
+                    curves ? fmt::format("{}", profile.wires.size()) : "-", spread_text(profile),
+                    "", "", ""});
   }
   for (const Residual& r : profile.residuals) {
     const bool left_out = r.left_out_count > 0;
