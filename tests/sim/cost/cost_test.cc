@@ -252,14 +252,16 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
   }
 }
 
-// A tenth of 100 multiprocessors taken: 100 tiles need two waves of 90 where one was enough.
+// A tenth of 100 multiprocessors taken: 100 tiles no longer fit one wave, which costs more than the
+// share of 100 / 90; smaller tiles save part of a second wave.
 TEST(OpCost, AKernelBesideACollectiveHasItsMultiprocessorsLess) {
   const Device device = plain();
   const Gemm one_wave = product(256 * 10, 128 * 10, 65536);
   const double alone = seconds(one_wave, device);
   const double beside =
       op_cost(one_wave, device, {.multiprocessors_taken = 10}).time.value;
-  EXPECT_NEAR(beside / alone, 2, 0.01);
+  EXPECT_GT(beside / alone, 1.3);
+  EXPECT_LT(beside / alone, 2.01);
   // Many waves: only the share counts.
   const Gemm many = product(256 * 100, 128 * 90, 8192);
   const double share = op_cost(many, device, {.multiprocessors_taken = 10}).time.value;
@@ -293,12 +295,13 @@ TEST(OpCost, ABurstOnARestedDeviceIsFaster) {
   EXPECT_EQ(op_cost(thin, device, {.rested = true}).time.value, seconds(thin, device));
 }
 
-// With no loss for a partly filled wave (stream-k) the second wave's ten tiles cost a tenth.
+// Ten tiles too many for one wave cost a good part of a second one, smaller tiles or not; with no
+// loss for a partly filled wave (stream-k) a tenth.
 TEST(Gemm, APartlyFilledWaveCostsWhatTheDeviceSays) {
   Device device = plain();
   const Gemm one = product(256 * 10, 128 * 10, 65536);
   const Gemm more = product(256 * 10, 128 * 11, 65536);
-  EXPECT_NEAR(seconds(more, device) / seconds(one, device), 2, 0.01);
+  EXPECT_GT(seconds(more, device) / seconds(one, device), 1.3);
   device.kernels.matrix.partial_wave = 0;
   EXPECT_NEAR(seconds(more, device) / seconds(one, device), 1.1, 0.01);
 }

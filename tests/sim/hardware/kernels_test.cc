@@ -63,8 +63,8 @@ TEST(Kernels, CollectivesSetTheBoxToo) {
   const Device device = with(
       R"({"collectives": {"start": "20 us", "nvls": 0.9, "node_latency": "7 us",
           "node_bandwidth_efficiency": 0.7}})");
-  EXPECT_EQ(device.kernels.collectives.start, microseconds(20));
-  EXPECT_EQ(device.node_latency, microseconds(7));
+  EXPECT_DOUBLE_EQ(device.kernels.collectives.start.value, 20e-6);
+  EXPECT_DOUBLE_EQ(device.node_latency.value, 7e-6);
   EXPECT_EQ(device.node_bandwidth_efficiency, 0.7);
 }
 
