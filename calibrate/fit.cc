@@ -69,14 +69,14 @@ std::vector<double> minimise(const std::vector<Parameter>& parameters, Problem p
   return at;
 }
 
-double quantile(std::vector<double> sorted, double share) {
+}  // namespace
+
+double quantile(std::span<const double> sorted, double share) {
   const double at = share * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(at);
   const std::size_t above = std::min(below + 1, sorted.size() - 1);
   return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
 }
-
-}  // namespace
 
 FitError fit_error(std::span<const double> predicted, std::span<const double> measured) {
   STEPCAST_CHECK(predicted.size() == measured.size(), "a prediction a row");

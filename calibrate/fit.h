@@ -37,6 +37,9 @@ struct FitError {
   double bias = 0;          // mean, signed
   double median_bias = 0;
 };
+// Of ascending values, at least one: between the two nearest, linear. `share` is 0 to 1.
+double quantile(std::span<const double> sorted, double share);
+
 FitError fit_error(std::span<const double> predicted, std::span<const double> measured);
 
 struct Fit {

@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "calibrate/fit.h"
 #include "sim/base/error.h"
 #include "sim/base/json_text.h"
 #include "sim/program/mesh.h"
@@ -68,14 +69,6 @@ void check_format(const Object& root) {
                                     "report again with it", shortened(format)));
   }
   root.fail("format", fmt::format("\"{}\" is no report; {}", shortened(format), kWriters));
-}
-
-// `sorted` is not empty.
-double quantile(const std::vector<double>& sorted, double share) {
-  const double at = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
 double median(std::vector<double> values) {

@@ -16,6 +16,7 @@
 #include "tools/import_nccl_tests.h"
 #include "tools/import_topology.h"
 #include "tools/time.h"
+#include "tools/validate.h"
 #include "tools/whatif.h"
 
 namespace stepcast {
@@ -140,14 +141,8 @@ int import_nccl_tests(const ImportArguments& a) {
 std::vector<Json> rows_of(const std::vector<std::string>& files) {
   std::vector<Json> rows;
   for (const std::string& file : files) {
-    const std::string text = read_file(file);
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = std::string_view(text).substr(begin, end - begin);
-      begin = end + 1;
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      rows.push_back(parse_json(line, file == "-" ? "stdin" : file).root);
-      if (!rows.back().is_object()) throw Error(file, "each line must be a JSON object");
+    for (PlacedRow& placed : read_rows(read_file(file), file == "-" ? "stdin" : file)) {
+      rows.push_back(std::move(placed.row));
     }
   }
   return rows;

@@ -46,10 +46,8 @@ Shipped read_shipped() {
   return shipped;
 }
 
-std::vector<ValidationRow> validate_lines(std::string_view text, const std::string& file,
-                                          const Shipped& shipped) {
-  std::vector<ValidationRow> rows;
-  RunForecasts known;
+std::vector<PlacedRow> read_rows(std::string_view text, const std::string& file) {
+  std::vector<PlacedRow> rows;
   int number = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -57,10 +55,19 @@ std::vector<ValidationRow> validate_lines(std::string_view text, const std::stri
     at = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const Document document = parse_line(line, file, number);
-    const std::string place = fmt::format("{}:{}", file, number);
-    if (!document.root.is_object()) throw Error(place, "a row must be a JSON object");
-    rows.push_back(validate_row(document.root, place, shipped, known));
+    PlacedRow row{parse_line(line, file, number).root, fmt::format("{}:{}", file, number)};
+    if (!row.row.is_object()) throw Error(row.place, "a row must be a JSON object");
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<ValidationRow> validate_lines(std::string_view text, const std::string& file,
+                                          const Shipped& shipped) {
+  std::vector<ValidationRow> rows;
+  RunForecasts known;
+  for (const PlacedRow& placed : read_rows(text, file)) {
+    rows.push_back(validate_row(placed.row, placed.place, shipped, known));
   }
   return rows;
 }

@@ -93,6 +93,13 @@ ValidationRow validate_row(const Json& row, const std::string& place,
 
 // One row a line; blank lines are skipped. Throws Error (place: FILE:LINE) for a line that is no
 // JSON object.
+struct PlacedRow {
+  Json row;
+  std::string place;  // FILE:LINE
+};
+std::vector<PlacedRow> read_rows(std::string_view text, const std::string& file);
+
+// Throws as read_rows().
 std::vector<ValidationRow> validate_lines(std::string_view text, const std::string& file,
                                           const Shipped& shipped);
 

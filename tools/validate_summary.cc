@@ -10,6 +10,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "calibrate/fit.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -144,13 +145,8 @@ ErrorSummary summarise_errors(const std::vector<double>& errors) {
   summary.signed_bias = std::accumulate(errors.begin(), errors.end(), 0.0) / n;
   summary.within_5_percent = near / n;
   summary.within_10_percent = close / n;
-  // The ninth decile, between the two nearest.
   std::sort(absolute.begin(), absolute.end());
-  const double at = 0.9 * (n - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const std::size_t above = std::min(below + 1, absolute.size() - 1);
-  summary.p90_absolute =
-      absolute[below] + (absolute[above] - absolute[below]) * (at - static_cast<double>(below));
+  summary.p90_absolute = quantile(absolute, 0.9);
   return summary;
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <string>
 
 #include "sim/base/error.h"
@@ -29,23 +28,34 @@ Duration rounded(Seconds time, const std::string& what) {
 constexpr double kMemoryBytes = 2.5;
 constexpr int kMessageBlocks = 2;     // of a send or an all-to-all, whose channels are not known
 
-// What a stream's transfers take from whatever runs beside them.
-struct Pull {
-  Transfer transfer;            // the one with the most bytes
-  Setting setting;
-  bool between_nodes = false;   // through the NICs
-};
+// Through which port a transfer of the Job goes.
+enum class Port : std::uint8_t { kNone, kInNode, kBetweenNodes };
 
-// By stream; none where nothing is sent.
-using Pulls = std::array<std::optional<Pull>, kStreams>;
+std::vector<Port> ports_of(const Job& job, const Cluster& cluster) {
+  std::vector<Port> ports;
+  for (const Transfer& transfer : job.transfers) {
+    if (sent_bytes(transfer, job.mesh) == Bytes(0)) {
+      ports.push_back(Port::kNone);
+    } else {
+      const int nodes = place(job.mesh, transfer.axes, transfer.ends_only, cluster).nodes;
+      ports.push_back(nodes > 1 ? Port::kBetweenNodes : Port::kInNode);
+    }
+  }
+  return ports;
+}
 
-Pulls pulls_of(const Job& job, const Cluster& cluster) {
-  Pulls pulls;
+// By stream: the transfer with the most bytes on it; -1 where nothing is sent.
+std::array<TransferId, kStreams> largest_transfers(const Job& job, const std::vector<Port>& ports) {
+  std::array<TransferId, kStreams> largest;
+  largest.fill(-1);
   const auto see = [&](Stream stream, TransferId id) {
-    const Transfer& transfer = job.transfers[static_cast<std::size_t>(id)];
-    std::optional<Pull>& pull = pulls[static_cast<std::size_t>(stream)];
-    if (stream == Stream::kCompute || sent_bytes(transfer, job.mesh) == Bytes(0)) return;
-    if (!pull || transfer.bytes > pull->transfer.bytes) pull = Pull{transfer, {}, false};
+    const auto t = static_cast<std::size_t>(id);
+    if (stream == Stream::kCompute || ports[t] == Port::kNone) return;
+    TransferId& known = largest[static_cast<std::size_t>(stream)];
+    if (known < 0 ||
+        job.transfers[t].bytes > job.transfers[static_cast<std::size_t>(known)].bytes) {
+      known = id;
+    }
   };
   for (const Body& body : job.bodies) {
     for (const Instruction& instruction : body.code) {
@@ -53,42 +63,41 @@ Pulls pulls_of(const Job& job, const Cluster& cluster) {
       if (const auto* s = std::get_if<Send>(&instruction)) see(s->stream, s->transfer);
     }
   }
-  for (std::optional<Pull>& pull : pulls) {
-    if (!pull) continue;
-    const Transfer& transfer = pull->transfer;
-    const TransferChoice choice = choose_transfer(transfer, job.mesh, cluster);
-    if (choice.time <= Seconds(0)) continue;
-    const double wire =
-        static_cast<double>(sent_bytes(transfer, job.mesh).count) / choice.time.value;
-    pull->setting.multiprocessors_taken = choice.channels > 0 ? choice.channels : kMessageBlocks;
-    pull->setting.memory_taken =
-        kMemoryBytes * wire /
-        (cluster.device.memory_bandwidth.value * cluster.device.kernels.memory);
-    pull->between_nodes =
-        place(job.mesh, transfer.axes, transfer.ends_only, cluster).nodes > 1;
-  }
-  return pulls;
+  return largest;
 }
 
-std::vector<Beside> price_beside(const Job& job, const Cluster& cluster) {
-  const Pulls pulls = pulls_of(job, cluster);
+// What a kernel beside the transfer has to do without.
+Setting beside_transfer(const Job& job, const Transfer& transfer, const TransferChoice& choice,
+                        const Device& device) {
+  Setting setting;
+  if (choice.time <= Seconds(0)) return setting;
+  const double wire =
+      static_cast<double>(sent_bytes(transfer, job.mesh).count) / choice.time.value;
+  setting.multiprocessors_taken = choice.channels > 0 ? choice.channels : kMessageBlocks;
+  setting.memory_taken =
+      kMemoryBytes * wire / (device.memory_bandwidth.value * device.kernels.memory);
+  return setting;
+}
+
+// `alone` and `choices`: of the Job's ops and transfers.
+std::vector<Beside> price_beside(const Job& job, const Cluster& cluster,
+                                 const std::vector<Seconds>& alone,
+                                 const std::vector<TransferChoice>& choices) {
+  const std::vector<Port> ports = ports_of(job, cluster);
+  const std::array<TransferId, kStreams> largest = largest_transfers(job, ports);
   std::vector<Beside> all;
-  for (std::size_t stream = 0; stream < pulls.size(); ++stream) {
-    const std::optional<Pull>& pull = pulls[stream];
-    if (!pull) continue;
+  for (std::size_t stream = 0; stream < largest.size(); ++stream) {
+    if (largest[stream] < 0) continue;
+    const auto id = static_cast<std::size_t>(largest[stream]);
+    const Setting setting =
+        beside_transfer(job, job.transfers[id], choices[id], cluster.device);
     Beside beside;
     beside.stream = static_cast<Stream>(stream);
-    for (const Op& op : job.ops) {
-      const double factor = op_cost(op, cluster.device, pull->setting).time /
-                            op_cost(op, cluster.device).time;
-      beside.ops.push_back(std::max(1.0, factor));
+    for (std::size_t op = 0; op < job.ops.size(); ++op) {
+      const Seconds time = op_cost(job.ops[op], cluster.device, setting).time;
+      beside.ops.push_back(std::max(1.0, time / alone[op]));
     }
-    for (const Transfer& transfer : job.transfers) {
-      const bool moves = sent_bytes(transfer, job.mesh) > Bytes(0);
-      const bool between_nodes =
-          moves && place(job.mesh, transfer.axes, transfer.ends_only, cluster).nodes > 1;
-      beside.transfers.push_back(moves && between_nodes == pull->between_nodes ? 2 : 1);
-    }
+    for (const Port port : ports) beside.transfers.push_back(port == ports[id] ? 2 : 1);
     all.push_back(std::move(beside));
   }
   return all;
@@ -101,18 +110,22 @@ Prices price(const Job& job, const Cluster& cluster) {
   prices.ops.reserve(job.ops.size());
   prices.basis.reserve(job.ops.size());
   prices.transfers.reserve(job.transfers.size());
+  std::vector<Seconds> alone;
+  std::vector<TransferChoice> choices;
   for (const Op& op : job.ops) {
     const Cost cost = op_cost(op, cluster.device);
+    alone.push_back(cost.time);
     prices.ops.push_back(rounded(cost.time, to_text(op)));
     prices.basis.push_back(cost.basis);
   }
   for (const Transfer& transfer : job.transfers) {
+    choices.push_back(choose_transfer(transfer, job.mesh, cluster));
     prices.transfers.push_back(
-        rounded(transfer_time(transfer, job.mesh, cluster),
+        rounded(choices.back().time,
                 std::string(transfer_name(transfer.kind)) + " of " +
                     std::to_string(transfer.bytes.count) + " bytes"));
   }
-  prices.beside = price_beside(job, cluster);
+  prices.beside = price_beside(job, cluster, alone, choices);
   prices.issue = rounded(cluster.device.launch, "a launch");
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();

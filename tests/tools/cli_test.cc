@@ -1,11 +1,10 @@
 // The command as a person meets it: the built binary, run in a shell from the root of the sources.
-#include <cstdio>
 #include <string>
 
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 #include "sim/base/json.h"
+#include "tests/support/shell.h"
 
 namespace stepcast {
 namespace {
@@ -13,27 +12,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
-
-struct Outcome {
-  int code = -1;  // 128 + signal if one ended it
-  std::string text;
-};
-
-Outcome run_shell(const std::string& command) {
-  const std::string line = std::string("cd '") + STEPCAST_SOURCE_DIR + "' && " + command;
-  std::FILE* pipe = popen(line.c_str(), "r");
-  if (pipe == nullptr) return {};
-  Outcome outcome;
-  char piece[4096];
-  while (const std::size_t count = std::fread(piece, 1, sizeof piece, pipe)) {
-    outcome.text.append(piece, count);
-  }
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return outcome;
-}
-
-std::string binary() { return std::string("'") + STEPCAST_BINARY + "' "; }
 
 Outcome out_of(const std::string& arguments) {
   return run_shell(binary() + arguments + " 2>/dev/null");

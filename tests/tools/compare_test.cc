@@ -2,16 +2,16 @@
 // reports are small enough to be computed by hand; one comes out of a forecast.
 #include "tools/compare.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <pugixml.hpp>
-#include <sys/wait.h>
 
 #include "sim/base/error.h"
+#include "tests/support/shell.h"
 #include "tests/tools/small_whatif.h"
 #include "tools/files.h"
 #include "tools/forecast.h"
@@ -392,15 +392,9 @@ class CompareCommand : public ::testing::Test {
   int run(const std::string& arguments, std::string& printed) const {
     const std::string line = "cd '" + directory_.string() + "' && { '" + STEPCAST_BINARY +
                              "' compare " + arguments + "\n} 2>&1";
-    std::FILE* pipe = popen(line.c_str(), "r");
-    if (pipe == nullptr) return -1;
-    printed.clear();
-    char piece[4096];
-    while (const std::size_t count = std::fread(piece, 1, sizeof piece, pipe)) {
-      printed.append(piece, count);
-    }
-    const int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    Outcome outcome = run_shell(line);
+    printed = std::move(outcome.text);
+    return outcome.code;
   }
 
  private:

@@ -1,40 +1,18 @@
 // `stepcast execute` as a person meets it: the built binary trains a tiny model, and its report is
 // held against the forecast of the same file.
 #include <cmath>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 #include "sim/base/json.h"
+#include "tests/support/shell.h"
 
 namespace stepcast {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct Outcome {
-  int code = -1;
-  std::string text;
-};
-
-Outcome run_shell(const std::string& command) {
-  const std::string line = std::string("cd '") + STEPCAST_SOURCE_DIR + "' && " + command;
-  std::FILE* pipe = popen(line.c_str(), "r");
-  if (pipe == nullptr) return {};
-  Outcome outcome;
-  char piece[4096];
-  while (const std::size_t count = std::fread(piece, 1, sizeof piece, pipe)) {
-    outcome.text.append(piece, count);
-  }
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return outcome;
-}
-
-std::string binary() { return std::string("'") + STEPCAST_BINARY + "' "; }
 
 const std::string kTiny = "configs/tiny-gpt-8xcpu.json ";
 const std::string kSmaller =

@@ -1,15 +1,15 @@
 // Every command in the README's sh blocks does what the reader will do: run. A trailing "# exits 1"
 // says that it is meant to end so. A text block behind a sh block is what its last command prints,
 // to the letter: so every figure there is one that its command gives today.
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
+#include "tests/support/shell.h"
+
+namespace stepcast {
 namespace {
 
 constexpr std::string_view kWords[] = {"build/release/stepcast ", "stepcast "};
@@ -37,26 +37,11 @@ std::vector<Shown> commands_in(std::istream& text) {
   return commands;
 }
 
-struct Ran {
-  int code = -1;
-  std::string output;
-};
-
-Ran run(const std::string& arguments) {
+Outcome run(const std::string& arguments) {
   // Files that a command writes go to a directory of their own; `configs` is where it reads.
-  const std::string line = std::string("d=$(mktemp -d) && ln -s '") + STEPCAST_SOURCE_DIR +
-                           "/configs' \"$d/configs\" && cd \"$d\" && { '" + STEPCAST_BINARY +
-                           "' " + arguments + "\n} 2>/dev/null; c=$?; rm -r \"$d\"; exit $c";
-  Ran ran;
-  FILE* pipe = popen(line.c_str(), "r");
-  if (pipe == nullptr) return ran;
-  std::array<char, 4096> buffer;
-  for (std::size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    ran.output.append(buffer.data(), n);
-  }
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) ran.code = WEXITSTATUS(status);
-  return ran;
+  return run_shell(std::string("d=$(mktemp -d) && ln -s '") + STEPCAST_SOURCE_DIR +
+                   "/configs' \"$d/configs\" && cd \"$d\" && { " + binary() + arguments +
+                   "\n} 2>/dev/null; c=$?; rm -r \"$d\"; exit $c");
 }
 
 TEST(Readme, EveryCommandRunsAndPrintsWhatTheTextShows) {
@@ -65,10 +50,10 @@ TEST(Readme, EveryCommandRunsAndPrintsWhatTheTextShows) {
   EXPECT_GE(commands.size(), 5u);
   int shown = 0;
   for (const Shown& command : commands) {
-    const Ran ran = run(command.arguments);
+    const Outcome ran = run(command.arguments);
     EXPECT_EQ(ran.code, command.arguments.ends_with("# exits 1") ? 1 : 0) << command.arguments;
     if (command.output.empty()) continue;
-    EXPECT_EQ(ran.output, command.output) << command.arguments;
+    EXPECT_EQ(ran.text, command.output) << command.arguments;
     ++shown;
   }
   EXPECT_GE(shown, 1);
@@ -77,3 +62,4 @@ TEST(Readme, EveryCommandRunsAndPrintsWhatTheTextShows) {
 TEST(Readme, ACommandThatDoesNotRunIsSeen) { EXPECT_EQ(run("simulate none.json").code, 2); }
 
 }  // namespace
+}  // namespace stepcast
