@@ -1,4 +1,4 @@
-// Running mean and variance: Welford 1962, and of two samples together Chan, Golub and LeVeque 1979.
+// Running mean and variance: Welford 1962; of two samples together Chan, Golub and LeVeque 1979.
 #include "calibrate/measure.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Sixteen chains of dependent multiplications and additions, the same number for ever: no memory, no
-// branch that depends on data, nothing that a compiler may leave out.
+// Sixteen chains of dependent multiplications and additions, always as many: no memory, no branch
+// that depends on data, nothing that a compiler may leave out.
 #include "calibrate/sentinel.h"
 
 #include <array>

@@ -1,5 +1,6 @@
-// Sentinel: a fixed piece of arithmetic, timed before and after what is measured. If it takes longer
-// than before, it was the machine that changed (a busy neighbour, heat), not what was measured.
+// Sentinel: a fixed piece of arithmetic, timed before and after what is measured. If it takes
+// longer than before, it was the machine that changed (a busy neighbour, heat), not what was
+// measured.
 #pragma once
 
 #include "sim/base/units.h"

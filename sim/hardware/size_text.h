@@ -1,4 +1,4 @@
-// Sizes as profiles write them: "32 MiB" where it is whole, as nccl-tests' sizes are, else "1000 B".
+// Sizes as profiles write them: "32 MiB" where it is whole, as nccl-tests' are, else "1000 B".
 #pragma once
 
 #include <string>
