@@ -19,6 +19,7 @@
 #include <fmt/ranges.h>
 
 #include "sim/base/error.h"
+#include "tools/calibrate.h"
 #include "tools/commands.h"
 #include "tools/compare.h"
 #include "tools/files.h"
@@ -52,6 +53,7 @@ struct Arguments {
   std::string ranks = "folded";
   bool no_advice = false;
   ExecuteArguments execute;
+  CalibrateArguments calibrate;
   CompareArguments compare;
   LoopArguments loop;
   ShowArguments show;
@@ -142,6 +144,34 @@ each way).
 Examples:
   stepcast loop configs/loop/gpt-h256.json
   stepcast loop configs/loop/*.json --json loop.json)");
+}
+
+void add_calibrate(CLI::App& app, Arguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("calibrate", "Time the work of plans here, for simulate to take");
+  CalibrateArguments& calibrate = arguments.calibrate;
+  command->add_option("--for", calibrate.configs, "A what-if file; may come again")
+      ->required()
+      ->type_name("CONFIG")
+      ->allow_extra_args(false);
+  add_sets(*command, calibrate.sets);
+  command->add_option("--out", calibrate.out, "Write the profile there; - is stdout")
+      ->required()
+      ->type_name("PROFILE");
+  command->add_option("--device", calibrate.device, "What the plans are executed on")
+      ->type_name("cpu|cuda");
+  command
+      ->add_option("--launch", calibrate.launch,
+                   "threads of this process are the ranks; mpi: the processes that mpirun started")
+      ->type_name("threads|mpi");
+  command->add_flag("--resume", calibrate.resume, "Go on from what the file holds already");
+  command->add_option("--repeat", calibrate.repeat, "Slices of each plan; without: 8")
+      ->type_name("N");
+  command->footer(
+      R"(A slice is two rounds of a small plan of the same shapes; the file is written after each.
+Example:
+  stepcast calibrate --for plan.json --out here.json
+  stepcast simulate plan.json --set profile=here.json)");
 }
 
 void add_compare(CLI::App& app, Arguments& arguments) {
@@ -348,6 +378,7 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
     return simulate_command(arguments.simulate);
   }
   if (app.got_subcommand("execute")) return execute_command(arguments.execute);
+  if (app.got_subcommand("calibrate")) return calibrate_command(arguments.calibrate);
   if (app.got_subcommand("compare")) return compare_command(arguments.compare);
   if (app.got_subcommand("loop")) return loop_command(arguments.loop);
   if (app.got_subcommand("show")) return show_command(arguments.show);
@@ -367,6 +398,7 @@ int parse_and_run(int argc, char** argv) {
   Arguments arguments;
   add_simulate(app, arguments);
   add_execute(app, arguments);
+  add_calibrate(app, arguments);
   add_compare(app, arguments);
   add_loop(app, arguments);
   add_show(app, arguments);

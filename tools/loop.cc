@@ -136,7 +136,7 @@ class Loop {
     }
     plan_.threads = machine_.cores / plan_.ranks;
     check_memory(job, config, machine_, 2);
-    const Network network = transformer(what_if_.model, what_if_.plan);
+    const Network network = transformer(what_if_.model, ring_plan(what_if_.plan));
     const Job once = lower_ring(network, what_if_.plan, 1);
     full_ = std::make_unique<Runner>(std::move(job), plan_.threads);
     ring_ = std::make_unique<Runner>(
