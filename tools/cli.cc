@@ -24,6 +24,7 @@
 #include "tools/compare.h"
 #include "tools/files.h"
 #include "tools/import.h"
+#include "tools/loop.h"
 #include "tools/time.h"
 #include "tools/validate.h"
 
@@ -54,6 +55,7 @@ struct Arguments {
   ExecuteArguments execute;
   CalibrateArguments calibrate;
   CompareArguments compare;
+  LoopArguments loop;
   ShowArguments show;
   TimeArguments time;
   ValidateArguments validate;
@@ -115,6 +117,33 @@ void add_execute(CLI::App& app, Arguments& arguments) {
   command->footer(R"(Examples:
   stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");
+}
+
+void add_loop(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "loop", "Calibrate, forecast, execute and compare here, in turns: is the forecast right?");
+  LoopArguments& loop = arguments.loop;
+  command->add_option("CONFIG", loop.configs, "What-if files, one plan after the other")
+      ->required()
+      ->type_name("");
+  add_sets(*command, loop.sets);
+  command
+      ->add_option("--slices", loop.slices,
+                   "Of each plan: [sentinel, ring, sentinel, full steps]; without: 15")
+      ->type_name("N");
+  command
+      ->add_option("--tolerance", loop.tolerance,
+                   "Of forecast against measured step time; without: 4%")
+      ->type_name("4%");
+  command->add_option("--json", loop.json, "Write all slices there; - is stdout")
+      ->type_name("FILE");
+  command->add_flag("--allow-inconclusive", loop.allow_inconclusive,
+                    "Exit 0 where the machine was not still enough to tell");
+  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive (an interval of more than 3 %
+each way).
+Examples:
+  stepcast loop configs/loop/gpt-h256.json
+  stepcast loop configs/loop/*.json --json loop.json)");
 }
 
 void add_calibrate(CLI::App& app, Arguments& arguments) {
@@ -353,6 +382,7 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
   if (app.got_subcommand("execute")) return execute_command(arguments.execute);
   if (app.got_subcommand("calibrate")) return calibrate_command(arguments.calibrate);
   if (app.got_subcommand("compare")) return compare_command(arguments.compare);
+  if (app.got_subcommand("loop")) return loop_command(arguments.loop);
   if (app.got_subcommand("show")) return show_command(arguments.show);
   if (app.got_subcommand("time")) return time_command(arguments.time);
   if (app.got_subcommand("validate")) return validate_command(arguments.validate);
@@ -372,6 +402,7 @@ int parse_and_run(int argc, char** argv) {
   add_execute(app, arguments);
   add_calibrate(app, arguments);
   add_compare(app, arguments);
+  add_loop(app, arguments);
   add_show(app, arguments);
   add_time(app, arguments);
   add_validate(app, arguments);
