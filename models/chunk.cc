@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 namespace stepcast {
 
@@ -49,6 +50,7 @@ class ChunkWriter {
 
   TensorId add_tensor(Tensor tensor, std::int32_t layer);
   void place_blocks();
+  void add_units(const BlockKind& kind, Placed& placed);
   Unit unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const;
 
   std::vector<Step> forward_steps() const;
@@ -79,10 +81,12 @@ class ChunkWriter {
   std::vector<Placed> blocks_;
   std::vector<TensorId> activations_;  // activations_[j] enters block j; the last leaves the chunk
   std::vector<TensorId> gradients_;    // of activations_
-  std::vector<TensorId> data_;
+  std::vector<TensorId> residents_;    // beside the state: token ids, 8-bit copies of weights
   // What crosses to the part before and after, forward and backward, where it is a slice.
   std::array<TensorId, 2> slices_in_ = {kNoTensor, kNoTensor};
   std::array<TensorId, 2> slices_out_ = {kNoTensor, kNoTensor};
+
+  bool first_ = false;                      // the first micro-batch's forward is being written
 
   // While backward is being written:
   bool last_ = false;                       // of the last micro-batch
@@ -103,6 +107,7 @@ TensorId ChunkWriter::add_tensor(Tensor tensor, std::int32_t layer) {
 Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const {
   Unit unit;
   unit.layer = binding.layer;
+  unit.dtype = weights.front().dtype;
   for (const WeightSlots& w : weights) {
     unit.elements += w.elements;
     unit.weights.push_back(binding(w.weight));
@@ -161,7 +166,7 @@ void ChunkWriter::place_blocks() {
     }
     placed.binding.places = {activations_[j], activations_[j + 1], gradients_[j],
                              gradients_[j + 1]};
-    for (TensorId slot : kind.data) data_.push_back(placed.binding(slot));
+    for (TensorId slot : kind.residents) residents_.push_back(placed.binding(slot));
     for (std::size_t s = 0; s < kind.shared.size(); ++s) {
       const SharedWeight& want = kind.shared[s];
       auto known = std::find_if(shared.begin(), shared.end(),
@@ -184,11 +189,23 @@ void ChunkWriter::place_blocks() {
       }
       placed.units.push_back(known->unit);
     }
-    if (!kind.weights.empty()) {
-      placed.units.push_back(state_.add(unit_of(kind.weights, placed.binding)));
-      placed.first_use.push_back(placed.units.back());
-    }
+    add_units(kind, placed);
     blocks_.push_back(std::move(placed));
+  }
+}
+
+// The block's own weights, those of one type together.
+void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
+  std::vector<Dtype> dtypes;
+  for (const WeightSlots& w : kind.weights) {
+    if (std::find(dtypes.begin(), dtypes.end(), w.dtype) == dtypes.end()) dtypes.push_back(w.dtype);
+  }
+  for (const Dtype dtype : dtypes) {
+    std::vector<WeightSlots> weights;
+    std::copy_if(kind.weights.begin(), kind.weights.end(), std::back_inserter(weights),
+                 [&](const WeightSlots& w) { return w.dtype == dtype; });
+    placed.units.push_back(state_.add(unit_of(weights, placed.binding)));
+    placed.first_use.push_back(placed.units.back());
   }
 }
 
@@ -250,6 +267,8 @@ void ChunkWriter::act(BodyWriter& body, const Step& step) {
   const Placed& placed = blocks_[step.block];
   const BlockKind& kind = *placed.kind;
   for (Action action : step.actions) {
+    const bool forward = action == Action::kForward || action == Action::kForwardDrop;
+    if (forward && first_) body.stamp(kind.prepare, placed.binding);
     switch (action) {
       case Action::kForward: body.stamp(kind.forward, placed.binding); break;
       case Action::kForwardDrop: body.stamp(kind.forward_drop, placed.binding); break;
@@ -353,6 +372,7 @@ void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int ste
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
   const std::vector<Step> steps = forward_steps();
+  first_ = first;
   if (first && gathers_in_forward()) {
     // Updated weights come in group by group, one group ahead of the blocks that use it.
     std::size_t issued = 0;
@@ -437,14 +457,17 @@ ChunkBodies ChunkWriter::run() {
       }
       for (std::int32_t unit : block.first_use) {
         groups_.back().push_back(unit);
-        bytes += Bytes(state_.unit(unit).elements * dtype_size(plan_.compute));
+        bytes += Bytes(state_.unit(unit).elements * dtype_size(state_.unit(unit).dtype));
       }
       group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
     }
   }
   const bool keeps_weights = streams_weights() && !plan_.reshard_after_forward;
   out.forward = out.forward_first = forward(false);
-  if (gathers_in_forward() || keeps_weights) out.forward_first = forward(true);
+  const bool prepares = std::any_of(blocks_.begin(), blocks_.end(), [](const Placed& block) {
+    return !block.kind->prepare.code.empty();
+  });
+  if (gathers_in_forward() || keeps_weights || prepares) out.forward_first = forward(true);
   out.backward = out.backward_last = backward(false);
   if ((reduces_at_end() && plan_.overlap) || keeps_weights) out.backward_last = backward(true);
 
@@ -464,7 +487,7 @@ ChunkBodies ChunkWriter::run() {
   out.update = update.finish();
 
   std::vector<TensorId> residents = state_.residents();
-  residents.insert(residents.end(), data_.begin(), data_.end());
+  residents.insert(residents.end(), residents_.begin(), residents_.end());
   tables_.job().resident_sets.push_back(std::move(residents));
   out.residents = static_cast<std::int32_t>(tables_.job().resident_sets.size()) - 1;
   return out;
