@@ -99,4 +99,22 @@ void op_kernels(const Attention& op, const Work& work, float* scratch, Run run) 
   run(kernel);
 }
 
+// What kernels of an Op keep between each other in device memory. A Gemm's: the partial sums of its
+// bias gradient.
+inline std::int64_t op_scratch_floats(const Op& op) {
+  return match(
+      op,
+      [](const Gemm& gemm) {
+        const bool sums = gemm.bias && gemm.role == GemmRole::kWeightGradient;
+        return sums ? column_sum_floats(gemm.m) : 0;
+      },
+      [](const Attention& attention) { return attention_scratch_floats(attention); },
+      [](const Norm& norm) { return norm_scratch_floats(norm); },
+      [](const Pointwise& pointwise) { return pointwise_scratch_floats(pointwise); },
+      [](const Gather&) { return std::int64_t{0}; }, [](const Loss&) { return std::int64_t{0}; },
+      [](const Update& update) {
+        return update.part == UpdatePart::kSquaredNorm ? kSquaredNormFloats : 0;
+      });
+}
+
 }  // namespace stepcast::cuda

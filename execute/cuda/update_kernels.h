@@ -2,6 +2,7 @@
 // execute/backend.h) and the global norm of the gradients, both one pass over memory.
 #pragma once
 
+#include "execute/backend.h"
 #include "execute/cuda/storage.h"
 #include "execute/cuda/team.h"
 
@@ -29,6 +30,15 @@ struct AdamWKernel {
     const auto blocks = ceil_divide<std::int64_t>(size, kThreads * kWide);
     geometry.blocks = static_cast<int>(greater<std::int64_t>(1, lesser(blocks, kBlocksMax)));
     return geometry;
+  }
+
+  void options(const AdamW& adam) {
+    rate = static_cast<float>(adam.rate);
+    beta1 = static_cast<float>(adam.beta1);
+    beta2 = static_cast<float>(adam.beta2);
+    epsilon = static_cast<float>(adam.epsilon);
+    decay = static_cast<float>(adam.decay);
+    clip = static_cast<float>(adam.clip);
   }
 
   STEPCAST_HD float gradient_scale() const {
@@ -101,5 +111,7 @@ struct SquaredNormTotal {
     if (t.thread == 0) *sum += all;
   }
 };
+
+inline constexpr std::int64_t kSquaredNormFloats = SquaredNormPartials::kBlocks;
 
 }  // namespace stepcast::cuda

@@ -180,7 +180,51 @@ class AttentionKernels : public testing::Test, public EmulatedOp {
     EXPECT_EQ(d_qkv.stored, gradients);
     EXPECT_EQ(bank_conflicts(), 0);
   }
+
+  // Columns begin .. end - 1 within three half-units of bf16.
+  static void expect_relative(const TwoFold& fold, std::size_t begin, std::size_t end,
+                              std::int64_t positions) {
+    const auto width = static_cast<std::size_t>(fold.tensor.shape.sizes[1]);
+    for (std::size_t i = 0; i < fold.size(); ++i) {
+      if (i % width < begin || i % width >= end) continue;
+      ASSERT_NEAR(fold.value(i), fold.exact[i], fold.exact[i] * 3 / 512 + 1e-7)
+          << positions << " positions, element " << i;
+    }
+  }
 };
+
+// Queries and keys of zeros see all keys alike: p = 1 / seen, lse = ln(seen). With values and
+// gradients that are 1 in the column of their row's number (mod 64) and else 0, an element of o
+// counts the keys of that number, one of dV adds up 1 / seen over the queries of that number: a
+// pair left out or taken twice changes it by more than its rounding, two bf16 and a few fp32.
+TEST_F(AttentionKernels, FlashMeetsEveryVisiblePairOnce) {
+  for (const bool causal : {true, false}) {
+    for (const std::int64_t positions : {1, 63, 65, 128, 193}) {
+      place_.batch.micro_batch = 1;
+      place_.batch.sequence_length = positions;
+      TwoFold qkv = random({positions, 3 * 64}, Dtype::kBf16),
+              o = empty({positions, 64}, Dtype::kBf16);
+      TwoFold d_o = random({positions, 64}, Dtype::kBf16),
+              d_qkv = empty({positions, 192}, Dtype::kBf16);
+      TwoFold lse = empty({1, 1, positions}, Dtype::kFp32);
+      for (std::size_t i = 0; i < d_o.size(); ++i) set(d_o, i, i % 64 == i / 64 % 64 ? 1 : 0);
+      for (std::size_t i = 0; i < qkv.size(); ++i) {
+        set(qkv, i, i % 192 == 128 + i / 192 % 64 ? 1 : 0);
+      }
+      Attention op{Pass::kForward, 1, 1, 1, positions, positions, 64, causal};
+      run(op, {&qkv}, {&o, &lse});
+      for (std::size_t i = 0; i < lse.size(); ++i) {
+        const double seen = causal ? static_cast<double>(i + 1) : static_cast<double>(positions);
+        ASSERT_NEAR(lse.value(i), std::log(seen), 2e-6) << positions;
+      }
+      expect_relative(o, 0, 64, positions);
+      for (std::size_t i = 0; i < lse.size(); ++i) lse.exact[i] = lse.value(i);
+      op.pass = Pass::kBackward;
+      run(op, {&qkv, &o, &lse, &d_o}, {&d_qkv});
+      expect_relative(d_qkv, 128, 192, positions);
+    }
+  }
+}
 
 TEST_F(AttentionKernels, FlashOverTilesThatTheSequenceDoesNotFill) {
   check({200, 1, 1, 1, 64, true});

@@ -45,7 +45,9 @@ TEST_F(MemoryKernels, NormaliseAsTheCpuDoes) {
           run(Norm{Pass::kBackward, kind, 19, columns, dtype}, back, writes, WarpOrder::kDown);
           EXPECT_EQ(far_off(dx, tolerance(dtype)), "");
           EXPECT_EQ(far_off(dw, 1e-5), "");
-          if (layer) EXPECT_EQ(far_off(db, 1e-5), "");
+          if (layer) {
+            EXPECT_EQ(far_off(db, 1e-5), "");
+          }
         }
       }
     }
