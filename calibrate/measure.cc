@@ -134,8 +134,8 @@ TimedWork Measurements::work(int ranks, int threads) const {
   return work;
 }
 
-Slice measure_slice(int threads, const std::function<std::optional<Recording>()>& step) {
-  Slice slice;
+MeasuredSlice measure_slice(int threads, const std::function<std::optional<Recording>()>& step) {
+  MeasuredSlice slice;
   slice.before = run_sentinel(threads);
   slice.recording = step();
   slice.after = run_sentinel(threads);

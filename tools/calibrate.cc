@@ -241,7 +241,7 @@ class Calibrator {
     }
     for (std::int64_t i = 0; i < subject.slices; ++i) {
       say_progress(subject, i);
-      const Slice slice = measure_slice(threads, step);
+      const MeasuredSlice slice = measure_slice(threads, step);
       if (!slice.recording) continue;  // rank 0's process has it
       calibration_.by_ranks[subject.ranks].add(subject.ring, *slice.recording);
       calibration_.sentinel.add(slice);
@@ -333,7 +333,7 @@ int calibrate_process(const CalibrateArguments& arguments) {
 
 }  // namespace
 
-void SentinelLog::add(const Slice& slice) {
+void SentinelLog::add(const MeasuredSlice& slice) {
   for (const Seconds time : {slice.before, slice.after}) {
     if (count_ == 0) first_ = shortest_ = longest_ = time;
     shortest_ = std::min(shortest_, time);

@@ -30,7 +30,7 @@ int calibrate_command(const CalibrateArguments& arguments);
 // What the sentinels of a run of slices say: the first, the last, and how far they lie apart.
 class SentinelLog {
  public:
-  void add(const Slice& slice);
+  void add(const MeasuredSlice& slice);
   Seconds first() const { return first_; }
   Seconds last() const { return last_; }
   double drift() const;  // (longest - shortest) / mean

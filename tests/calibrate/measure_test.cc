@@ -103,7 +103,7 @@ TEST(Sentinel, TakesTimeOnEveryThread) {
 
 TEST(Slices, HaveASentinelBeforeAndAfter) {
   bool stepped = false;
-  const Slice slice = measure_slice(1, [&]() -> std::optional<Recording> {
+  const MeasuredSlice slice = measure_slice(1, [&]() -> std::optional<Recording> {
     stepped = true;
     return std::nullopt;
   });
