@@ -31,7 +31,7 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::string_view kStdout = "-";
+constexpr std::string_view kStdout = "-";  // and stdin, of a plan
 constexpr std::int64_t kRepeatMax = 100'000;
 constexpr std::int64_t kRounds = 2;  // of a ring's step: what is passed differs between them
 constexpr std::int64_t kSlicesLeast = 8, kSlicesMost = 200;  // where the command does not say
@@ -52,7 +52,9 @@ struct Subject {
 
 Subject prepare(const CalibrateArguments& arguments, const std::string& config,
                 const Machine& machine, bool speak) {
-  const WhatIf what_if = executable_what_if(config, arguments.sets, speak);
+  std::vector<std::string> sets = arguments.sets;
+  if (config != kStdout) sets.emplace_back("profile=null");  // it may name the file to be written
+  const WhatIf what_if = executable_what_if(config, sets, speak);
   const Plan plan = ring_plan(what_if.plan);
   Subject subject{config, what_if.name,
                   lower_ring(transformer(what_if.model, plan), what_if.plan, kRounds)};
@@ -378,8 +380,9 @@ Profile profile_of(const Calibration& calibration, const std::string& name,
   profile.machine = machine_texts();
   profile.provenance = std::move(provenance);
   const SentinelLog& sentinel = calibration.sentinel;
-  profile.provenance["sentinel_first"] = exact_seconds(sentinel.first());
-  profile.provenance["sentinel_last"] = exact_seconds(sentinel.last());
+  const auto text = [](Seconds time) { return fmt::format("{:.3f} ms", 1e3 * time.value); };
+  profile.provenance["sentinel_first"] = text(sentinel.first());
+  profile.provenance["sentinel_last"] = text(sentinel.last());
   profile.provenance["sentinel_drift"] = fmt::format("{:.4f}", sentinel.drift());
   for (const auto& [ranks, measurements] : calibration.by_ranks) {
     if (measurements.size() == 0) continue;
