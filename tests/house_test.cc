@@ -70,7 +70,7 @@ const std::vector<Floor>& floors() {
       {"execute", {"sim/base/", "sim/program/", "sim/result/", "<fmt/", "<mpi.h>"}},
       {"execute/progress.", {"<sys/", "<unistd.h>"}},
       {"execute/cpu", {"<dnnl", "<oneapi/dnnl/", "<omp.h>"}},
-      {"execute/cuda", {"<cuda", "<cublas", "<nccl"}},
+      {"execute/cuda", {"<cuda", "<cublas", "<nccl", "<mma.h>", "<dlfcn.h>"}},
       {"calibrate",
        {"execute/", "sim/base/", "sim/program/", "sim/cost/", "sim/hardware/", "sim/result/",
         "<fmt/", "<benchmark/", "<nlopt.hpp>"}},

@@ -163,8 +163,8 @@ class Loop {
   }
 
  private:
-  Slice measure(Measurements& measurements) {
-    const Slice slice =
+  MeasuredSlice measure(Measurements& measurements) {
+    const MeasuredSlice slice =
         measure_slice(plan_.ranks * plan_.threads, [&] { return std::optional(ring_->step()); });
     measurements.add(ring_->job(), *slice.recording);
     return slice;
@@ -173,7 +173,7 @@ class Loop {
   void keep_profile() {
     Measurements measurements;
     for (int i = 0; i < kFirstSlices; ++i) {
-      const Slice slice = measure(measurements);
+      const MeasuredSlice slice = measure(measurements);
       plan_.kept_sentinel =
           plan_.kept_sentinel + (slice.before + slice.after) / (2.0 * kFirstSlices);
     }
@@ -183,7 +183,7 @@ class Loop {
   void run_slice() {
     const Job& job = full_->job();
     Measurements measurements;
-    const Slice slice = measure(measurements);
+    const MeasuredSlice slice = measure(measurements);
     const Recording forecast = forecast_of(job, measurements);
     LoopSlice result;
     result.sentinel = (slice.before + slice.after) / 2;

@@ -123,6 +123,13 @@ enum class PointwiseKind : std::uint8_t {
                      //   rank's share of them
   kFill,             // -> zeros
   kScale,            // x -> c x
+  // Operands of 8-bit products, (rows, columns) that of x. A product reads its operands along k, in
+  // which it sums; so a matrix that two products read along different sides is needed twice: once
+  // as it stands and once for its columns, transposed or with scales of its own.
+  kAmax,             // x -> amax (1) fp32: the largest |x|, from which a scale follows
+  kQuantize,         // x [, amax] -> x scaled, in 8 bits
+  kQuantizeBoth,     // x [, amax] -> the same, and the copy for the columns
+  kTranspose,        // x -> its transpose
 };
 std::string_view pointwise_name(PointwiseKind kind);
 
