@@ -21,7 +21,7 @@ LoopPlan plan_of(const std::vector<double>& ratios) {
   plan.name = "a plan";
   plan.composition = {0.001, -0.004, 0.002};
   for (const double ratio : ratios) {
-    plan.slices.push_back({Seconds(0.011), Seconds(ratio), Seconds(1)});
+    plan.slices.push_back({Seconds(0.011), Seconds(ratio), Seconds(1), Seconds(ratio)});
   }
   plan.costs = {{"gemm", Seconds(0.95), Seconds(0.9)}, {"norm", Seconds(0.1), Seconds(0.1)}};
   plan.kept_forecast = Seconds(0.9);
