@@ -3,14 +3,15 @@
 //   P = 2^(c S - c' lse),  dP = dO V^T,  dS = P (dP - D),  D = rowsum(dO O)
 //   dV = P^T dO,  dK = dS^T Q / sqrt(d),  dQ = dS K / sqrt(d)
 //
-// FlashAttention-2 makes all three in one pass over blocks of keys and adds dQ up with atomics. Here
-// dQ has a pass of its own over blocks of queries, which makes S and dP again: seven products for
-// its five, and no order of additions left to chance. Three kernels:
+// FlashAttention-2 makes all three in one pass over blocks of keys and adds dQ up with atomics.
+// Here dQ has a pass of its own over blocks of queries, which makes S and dP again: seven products
+// for its five, and no order of additions left to chance. Three kernels:
 //   FlashDots     D (sequences, heads, positions) fp32 in scratch
 //   FlashQueries  dQ: 128 queries a block stay, tiles of 64 keys and values pass
-//   FlashKeys     dK, dV: 128 keys a block stay, tiles of 64 queries of all heads of the group pass.
-//                 It makes S^T and dP^T, whose accumulators are P^T's and dS^T's operands as they are
-// Eight warps of 16 rows; two tiles of what passes are in shared memory, one used and one on its way.
+//   FlashKeys     dK, dV: 128 keys a block stay, tiles of 64 queries pass, of all heads of the
+//                 group. It makes S^T and dP^T, whose accumulators are P^T's and dS^T's operands
+// Eight warps of 16 rows. Two tiles of what passes are in shared memory: one is used, one is on its
+// way.
 #pragma once
 
 #include "execute/cuda/flash_forward.h"
