@@ -1,6 +1,6 @@
 // TwoSidedOp: one Op twice, by the kernels of execute/cuda and by those of execute/cpu in double,
-// on the same operands, and what lies further apart than it may. The kernels' side is emulated on the
-// host (EmulatedOp) or runs on a GPU (DeviceOp in tests/execute/cuda/device); the cases in
+// on the same operands, and what lies further apart than it may. The kernels' side is emulated on
+// the host (EmulatedOp) or runs on a GPU (DeviceOp in tests/execute/cuda/device); the cases in
 // kernel_cases.h serve both.
 #pragma once
 
