@@ -159,6 +159,9 @@ std::vector<Field> cluster_fields() {
       field(Form::kBandwidth, "cluster.box.host_bandwidth", "null",
             "A CPU's memory, each direction; left out, it is never the bottleneck.",
             "Without peer_to_peer all traffic over PCIe passes it."),
+      count("cluster.box.cores", "the device's", {0, 1 << 16},
+            "Of devices that are the box's own cores, how many there are; 0: they are no cores.",
+            "Ranks beyond them take turns: everything takes that much longer."),
       field(Form::kList, "cluster.slow_devices", "[]", "Devices that compute slower than the rest.",
             "With any, every rank is simulated, and the slowest one holds up its groups."),
       count("cluster.slow_devices[].device", "", {0, kRanksMax - 1}, "Its number, from 0."),
@@ -176,11 +179,18 @@ std::vector<Field> cluster_fields() {
       input_only(field(Form::kText, "cluster.description", "none", "Words for people."))};
 }
 
-Field profile_field() {
-  return field(Form::kText, "profile", "null",
-               "Measured times that go before the models': a name (`stepcast list profiles`) or a "
-               "path to what `stepcast import` wrote; it must be of the cluster's device.",
-               "Transfers over groups of the measured size take the measured time.");
+std::vector<Field> profile_fields() {
+  return {
+      field(Form::kText, "profile", "null",
+            "Measured times that go before the models': a name (`stepcast list profiles`) or a "
+            "path to what `stepcast import` or `stepcast calibrate` wrote; it must be of the "
+            "cluster's device.",
+            "Transfers over groups of the measured size, and kernels that were timed, take the "
+            "measured time."),
+      word("profile_basis", "\"measured\"", "measured interpolated",
+           "How times of a profile count: as measured, which refuses what was timed on another "
+           "machine or with another library; or as interpolated, which takes them from anywhere.",
+           "The report's basis, and its range.")};
 }
 
 std::vector<Field> batch_and_parallel_fields() {
@@ -315,7 +325,7 @@ std::vector<Field> what_if_fields() {
                                   "What the report calls the question.")};
   append(all, model_fields());
   append(all, cluster_fields());
-  all.push_back(profile_field());
+  append(all, profile_fields());
   append(all, batch_and_parallel_fields());
   append(all, memory_fields());
   append(all, question_fields());
