@@ -152,6 +152,14 @@ std::unique_ptr<Transport> MpiSession::transport() const {
   return std::make_unique<MpiTransport>(rank());
 }
 
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text, static_cast<std::size_t>(length));
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
 bool MpiSession::one_machine() const {
   MPI_Comm here;
   int size = 0;
@@ -176,6 +184,7 @@ int MpiSession::rank() const { return 0; }
 int MpiSession::ranks() const { return 1; }
 std::unique_ptr<Transport> MpiSession::transport() const { return nullptr; }
 bool MpiSession::one_machine() const { return true; }
+std::string mpi_version() { return ""; }
 
 }  // namespace stepcast
 

@@ -77,6 +77,7 @@ class ChunkWriter {
   const int prefetch_;
   std::vector<Placed> blocks_;
   Visit visit_;                        // of the bodies that are being written
+  bool ring_ = false;
   std::vector<TensorId> activations_;  // activations_[j] enters block j; the last leaves the chunk
   std::vector<TensorId> gradients_;    // of activations_
   std::vector<TensorId> residents_;    // beside the state: token ids, 8-bit copies of weights
@@ -368,6 +369,8 @@ BodyId ChunkWriter::forward(bool first) {
   prepares_ = first;
   const std::vector<PassStep> steps = forward_steps(pass_blocks(), visit_, others);
   if (first && gathers_in_forward()) {
+    // The updates before are those of the last step, which is over; in a ring, of the last round.
+    if (ring_) body.order(Stream::kCompute, kComputeReady, Stream::kData);
     // Updated weights come in group by group, one group ahead of the blocks that use it.
     std::size_t issued = 0;
     const auto issue = [&] {
@@ -479,7 +482,10 @@ ChunkBodies ChunkWriter::run(Passes passes) {
   ChunkBodies out;
   std::vector<Visit> visits(1);
   for (std::size_t j = 0; j < blocks_.size(); ++j) visits[0].push_back(j);
-  if (passes == Passes::kRing) visits = ring_visits(pass_blocks());
+  ring_ = passes == Passes::kRing;
+  // What a gather ahead of its step still finds whole must be so far behind as in all blocks.
+  const auto layers = static_cast<std::size_t>(streams_weights() ? std::max(2, prefetch_) : 2);
+  if (ring_) visits = ring_visits(pass_blocks(), layers);
   for (const Visit& visit : visits) out.passes.push_back(write_passes(visit));
 
   BodyWriter settle(tables_, "settle", Phase::kOptimizer);
@@ -509,20 +515,6 @@ ChunkBodies ChunkWriter::run(Passes passes) {
 ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
                         const ChunkShape& shape, const Plan& plan, TensorId norm, Passes passes) {
   return ChunkWriter(tables, kinds, shape, plan, norm).run(passes);
-}
-
-int events_used(const Plan& plan) {
-  const int ring = plan.effective_zero() == 3 ? static_cast<int>(plan.prefetch) + 1 : 1;
-  return kFirstRing + 2 * ring;
-}
-
-BodyId write_begin(Tables& tables, const Plan& plan) {
-  BodyWriter body(tables, "begin", Phase::kForward);
-  const int ring = (plan.overlap ? static_cast<int>(plan.prefetch) : 0) + 1;
-  for (int i = 0; i < ring; ++i) {
-    body.add(Record{Stream::kCompute, static_cast<EventId>(kFirstRing + ring + i)});
-  }
-  return body.finish();
 }
 
 }  // namespace stepcast
