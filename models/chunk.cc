@@ -12,6 +12,8 @@
 #include <array>
 #include <iterator>
 
+#include "models/message.h"
+
 namespace stepcast {
 
 namespace {
@@ -65,8 +67,6 @@ class ChunkWriter {
   BodyId backward(bool last);
   void after_backward(BodyWriter& body, std::size_t block);
   TensorId slice_of(TensorId tensor);
-  void receive(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
-  void send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
 
   Tables& tables_;
   const std::vector<BlockKind>& kinds_;
@@ -322,47 +322,6 @@ TensorId ChunkWriter::slice_of(TensorId tensor) {
   return add_tensor(slice, slice.label.layer);
 }
 
-void ChunkWriter::receive(BodyWriter& body, TensorId tensor, Stream stream, int step,
-                          TensorId slice) {
-  const TensorId sent = slice == kNoTensor ? tensor : slice;
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(sent)};
-  body.add(Alloc{sent});
-  body.add(Receive{tables_.transfer(transfer), sent, tables_.label("receive"), stream,
-                   static_cast<std::int8_t>(step)});
-  if (slice == kNoTensor) {
-    body.order(stream, kReceived, Stream::kCompute);
-    return;
-  }
-  body.add(Alloc{tensor});
-  body.order(stream, kReceived, Stream::kTensor);
-  body.collective({TransferKind::kAllGather, Axis::kTensor, false, body.bytes(tensor)}, {slice},
-                  {tensor}, tables_.label("receive.gather"), Stream::kTensor,
-                  stream == Stream::kReceiveForward ? Phase::kForward : Phase::kBackward);
-  body.order(Stream::kTensor, kTensorDone, Stream::kCompute);
-  body.add(Free{slice});
-}
-
-// What is sent is freed at once for the allocator's book; its memory is given back when the send is
-// done with it (as record_stream does).
-void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice) {
-  if (slice != kNoTensor) {
-    const Tensor& part = tables_.job().tensors[static_cast<std::size_t>(slice)];
-    body.add(Alloc{slice});
-    body.compute(Pointwise{PointwiseKind::kCast, part.shape.sizes[0], part.shape.sizes[1],
-                           part.dtype, part.dtype, false},
-                 {tensor}, {slice}, tables_.label("send.slice"),
-                 stream == Stream::kSendForward ? Phase::kForward : Phase::kBackward);
-    body.add(Free{tensor});
-    tensor = slice;
-  }
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(tensor)};
-  body.order(Stream::kCompute, kSendReady, stream);
-  body.add(Send{tables_.transfer(transfer), tensor, tables_.label("send"), stream,
-                static_cast<std::int8_t>(step)});
-  if (!plan_.pipeline_overlap) body.order(stream, kSent, Stream::kCompute);
-  body.add(Free{tensor});
-}
-
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
   const bool others = first && first_differs();
@@ -380,7 +339,7 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     std::int32_t arrived = -1;
     for (const PassStep& step : steps) {
@@ -392,13 +351,15 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
   prepares_ = false;
-  if (shape_.next) send(body, activations_.back(), Stream::kSendForward, 1, slices_out_[0]);
+  if (shape_.next) {
+    write_send(body, {activations_.back(), slices_out_[0]}, Stream::kSendForward, 1, plan_);
+  }
   return body.finish();
 }
 
@@ -428,7 +389,7 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    receive(body, gradients_.back(), Stream::kReceiveBackward, 1, slices_out_[1]);
+    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1);
   }
   const bool reshard = plan_.reshard_after_forward;
   run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
@@ -437,7 +398,9 @@ BodyId ChunkWriter::backward(bool last) {
     state_.close_gradients(body, open_);
     open_.clear();
   }
-  if (shape_.previous) send(body, gradients_.front(), Stream::kSendBackward, -1, slices_in_[1]);
+  if (shape_.previous) {
+    write_send(body, {gradients_.front(), slices_in_[1]}, Stream::kSendBackward, -1, plan_);
+  }
   return body.finish();
 }
 

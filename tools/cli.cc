@@ -165,7 +165,9 @@ void add_calibrate(CLI::App& app, Arguments& arguments) {
                    "threads of this process are the ranks; mpi: the processes that mpirun started")
       ->type_name("threads|mpi");
   command->add_flag("--resume", calibrate.resume, "Go on from what the file holds already");
-  command->add_option("--repeat", calibrate.repeat, "Slices of each plan; without: 8")
+  command
+      ->add_option("--repeat", calibrate.repeat,
+                   "Slices of each plan; without: what 10 s hold, at least 8")
       ->type_name("N");
   command->footer(
       R"(A slice is two rounds of a small plan of the same shapes; the file is written after each.

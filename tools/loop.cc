@@ -29,6 +29,7 @@ namespace stepcast {
 
 namespace {
 
+constexpr const char* kStdout = "-";
 constexpr int kTrouble = 2;
 constexpr std::int64_t kSlicesMax = 1000;
 constexpr int kFirstSlices = 3;         // of the profile that is kept
@@ -162,8 +163,8 @@ class Loop {
   }
 
  private:
-  Slice measure(Measurements& measurements) {
-    const Slice slice =
+  MeasuredSlice measure(Measurements& measurements) {
+    const MeasuredSlice slice =
         measure_slice(plan_.ranks * plan_.threads, [&] { return std::optional(ring_->step()); });
     measurements.add(ring_->job(), *slice.recording);
     return slice;
@@ -172,7 +173,7 @@ class Loop {
   void keep_profile() {
     Measurements measurements;
     for (int i = 0; i < kFirstSlices; ++i) {
-      const Slice slice = measure(measurements);
+      const MeasuredSlice slice = measure(measurements);
       plan_.kept_sentinel =
           plan_.kept_sentinel + (slice.before + slice.after) / (2.0 * kFirstSlices);
     }
@@ -182,7 +183,7 @@ class Loop {
   void run_slice() {
     const Job& job = full_->job();
     Measurements measurements;
-    const Slice slice = measure(measurements);
+    const MeasuredSlice slice = measure(measurements);
     const Recording forecast = forecast_of(job, measurements);
     LoopSlice result;
     result.sentinel = (slice.before + slice.after) / 2;
@@ -264,14 +265,15 @@ int loop_command(const LoopArguments& arguments) {
                 fmt::format("must be from 1 to {}, is {}", kSlicesMax, arguments.slices));
   }
   if (!arguments.json.empty()) check_writable(arguments.json);
+  // The file is written after each plan, so that what is measured stays if the rest is not.
   std::vector<LoopPlan> plans;
   for (const std::string& config : arguments.configs) {
     plans.push_back(run_loop(config, arguments));
-  }
-  if (arguments.json != "-") write_file("-", loop_table(plans, tolerance));
-  if (!arguments.json.empty()) {
+    if (arguments.json.empty() || arguments.json == kStdout) continue;
     write_file(arguments.json, loop_json(plans, tolerance).dump(2) + "\n");
   }
+  write_file(kStdout, arguments.json == kStdout ? loop_json(plans, tolerance).dump(2) + "\n"
+                                                : loop_table(plans, tolerance));
   for (const LoopPlan& plan : plans) {
     const Verdict verdict = plan.verdict(tolerance);
     const bool excused = verdict == Verdict::kInconclusive && arguments.allow_inconclusive;

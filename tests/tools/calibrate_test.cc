@@ -160,7 +160,7 @@ TEST_F(CalibrateCommand, WrongUsageIsOneLineThatSaysWhatIsRight) {
   };
   line("--device cuda", "this build has no CUDA executor");
   line("--device gpu", "must be cpu or cuda");
-  line("--repeat 0", "must be from 1 to");
+  line("--repeat -1", "must be from 0");
   line("--launch ssh", "must be threads or mpi");
   line("--set parallel.tensor=2", "parallel");
   line("--for nowhere.json", "nowhere.json");
