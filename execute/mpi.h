@@ -1,6 +1,7 @@
 // MPI: ranks as processes, on one machine or many, each started by mpirun or srun.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -21,7 +22,16 @@ class MpiSession {
   // Among all processes. Sends are MPI's non-blocking ones, each with a copy of its message;
   // reductions are in whatever order MPI takes.
   std::unique_ptr<Transport> transport() const;
+  // Whether all processes run on one machine, and so share a clock.
+  bool one_machine() const;
 };
+
+// The rank that a launcher (mpirun, srun) gave this process, before MPI has begun; 0 without one.
+int launched_rank();
+
+// A moment in the recent past, on rank 0's steady clock, for everybody: an epoch of marks. Every
+// rank calls it.
+std::chrono::steady_clock::time_point common_epoch(Transport& transport);
 
 // Everybody's runs, in the order of the ranks, on rank 0; empty elsewhere. Every rank calls it.
 std::vector<RankRun> gather_runs(Transport& transport, const Mesh& mesh, const RankRun& mine);

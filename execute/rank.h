@@ -16,10 +16,12 @@ namespace stepcast {
 class Rank {
  public:
   Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
-       Transport& transport);
+       Transport& transport, Progress& progress);
 
   void step();
   RankRun finish();
+  // Of the last step; REQUIRES: it was recorded.
+  const Marks& last_marks() const { return result_run_.marks.back(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -39,7 +41,12 @@ class Rank {
   void initialise(TensorId id, std::int32_t chunk);
   void load_tokens(const Call& call);
 
+  void begin_record();
+  void run_schedule();
   void run(const Body& body, const Call& call);
+  void carry_out(const Body& body, const Instruction& instruction);
+  void keep_books(const Instruction& instruction);
+  void check_numbers(const Body& body, const Compute& compute, std::int32_t number);
   void compute(const Body& body, const Compute& compute);
   void squared_norm(const Update& op, std::span<const TensorId> reads);
   double counted_norm(TensorId gradient, const float* data, std::int64_t elements) const;
@@ -62,13 +69,12 @@ class Rank {
                   std::span<const TensorId> writes);
   void count_sent(const Transfer& transfer, std::int64_t elements);
 
-  void spend(Part part, Clock::time_point begin, Clock::time_point end);
-
   const Job& job_;
   const ExecuteOptions& options_;
   const Corpus& corpus_;
   Backend& backend_;
   Transport& transport_;
+  Progress& progress_;
   const int rank_;
   const JobIndex index_;
   Place place_;
@@ -86,8 +92,12 @@ class Rank {
   std::vector<std::int64_t> sequence_;  // one sequence and the token after it
 
   std::int64_t step_ = 0;
-  double loss_ = 0;                  // sum over this rank's tokens
-  Clock::time_point begin_;          // of the step
+  double loss_ = 0;           // sum over this rank's tokens
+  Clock::time_point begin_;   // of the step
+  Clock::time_point entry_;   // when the last instruction that takes time had its end
+  Clock::duration waited_;    // of the instruction at hand, for a message
+  Part part_ = Part::kOther;  // that its time goes to
+  std::size_t timed_ = 0;     // instructions of a step that take time
   RankRun result_run_;
 };
 

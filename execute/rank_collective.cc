@@ -180,7 +180,6 @@ void Rank::all_gather(const Transfer& transfer, std::span<const TensorId> reads,
 }
 
 void Rank::collective(const Body& body, const Collective& collective) {
-  const auto begin = Clock::now();
   const Transfer& transfer = job_.transfers[static_cast<std::size_t>(collective.transfer)];
   const auto reads = ids(body, collective.operands, false);
   const auto writes = ids(body, collective.operands, true);
@@ -190,7 +189,7 @@ void Rank::collective(const Body& body, const Collective& collective) {
     case TransferKind::kAllGather: all_gather(transfer, reads, writes); break;
     default: STEPCAST_CHECK(false, "executable() names the transfers that are not carried out");
   }
-  spend(part_of(charged(transfer.axes)), begin, Clock::now());
+  part_ = part_of(charged(transfer.axes));
 }
 
 }  // namespace stepcast

@@ -1,6 +1,5 @@
-// A pass over a chunk is a list of steps, one a block (two where several layers are checkpointed as
-// a group: forward again, then backward). Around each step stands what its unit of weights needs:
-// with stage 3 a gather some steps ahead and a drop behind; in backward the reduction.
+// A pass over a chunk is a list of steps (pass.h). Around each step stands what its unit of weights
+// needs: with stage 3 a gather some steps ahead and a drop behind; in backward the reduction.
 //
 // How far gathers run ahead is limited, as FSDP's rate limiter does it: with a prefetch of f, at
 // most f + 1 units are whole at a time, so the gather of step q waits for the end of step q - f -
@@ -17,13 +16,6 @@ namespace stepcast {
 
 namespace {
 
-enum class Action : std::uint8_t { kForward, kForwardDrop, kRecompute, kRecomputeLast, kBackward };
-
-struct Step {
-  std::size_t block = 0;
-  std::vector<Action> actions;
-};
-
 struct Placed {
   const BlockKind* kind = nullptr;
   Binding binding;
@@ -38,7 +30,7 @@ class ChunkWriter {
       : tables_(tables), kinds_(kinds), shape_(shape), plan_(plan), norm_(norm),
         state_(tables, plan), prefetch_(plan.overlap ? static_cast<int>(plan.prefetch) : 0) {}
 
-  ChunkBodies run();
+  ChunkBodies run(Passes passes);
 
  private:
   bool streams_weights() const { return plan_.effective_zero() == 3; }
@@ -53,13 +45,18 @@ class ChunkWriter {
   void add_units(const BlockKind& kind, Placed& placed);
   Unit unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const;
 
-  std::vector<Step> forward_steps() const;
-  std::vector<Step> backward_steps() const;
-  bool group_begins(std::size_t block) const;
+  bool keeps_weights() const { return streams_weights() && !plan_.reshard_after_forward; }
+  // The first micro-batch's forward does more than that of the others.
+  bool first_differs() const;
 
-  void act(BodyWriter& body, const Step& step);
-  void run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather, bool drop);
-  void issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q,
+  std::vector<PassBlock> pass_blocks() const;
+  Binding on_the_way(std::size_t block) const;
+  void group_gathers();
+  PassBodies write_passes(const Visit& visit);
+
+  void act(BodyWriter& body, const PassStep& step);
+  void run_steps(BodyWriter& body, const std::vector<PassStep>& steps, bool gather, bool drop);
+  void issue_gather(BodyWriter& body, const std::vector<PassStep>& steps, int q,
                     std::vector<int>& holders, std::vector<bool>& waits) const;
   EventId gathered(int step) const;
   EventId limit(int from_end) const;
@@ -79,6 +76,7 @@ class ChunkWriter {
   State state_;
   const int prefetch_;
   std::vector<Placed> blocks_;
+  Visit visit_;                        // of the bodies that are being written
   std::vector<TensorId> activations_;  // activations_[j] enters block j; the last leaves the chunk
   std::vector<TensorId> gradients_;    // of activations_
   std::vector<TensorId> residents_;    // beside the state: token ids, 8-bit copies of weights
@@ -86,7 +84,7 @@ class ChunkWriter {
   std::array<TensorId, 2> slices_in_ = {kNoTensor, kNoTensor};
   std::array<TensorId, 2> slices_out_ = {kNoTensor, kNoTensor};
 
-  bool first_ = false;                      // the first micro-batch's forward is being written
+  bool prepares_ = false;  // the first micro-batch's forward is being written
 
   // While backward is being written:
   bool last_ = false;                       // of the last micro-batch
@@ -209,35 +207,26 @@ void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
   }
 }
 
-bool ChunkWriter::group_begins(std::size_t block) const {
-  return blocks_[block].kind->checkpointed &&
-         blocks_[block].binding.layer % plan_.recompute_every == 0;
+std::vector<PassBlock> ChunkWriter::pass_blocks() const {
+  std::vector<PassBlock> blocks;
+  for (const Placed& placed : blocks_) {
+    const bool begins = placed.binding.layer % plan_.recompute_every == 0;
+    blocks.push_back({placed.kind->numbered, placed.kind->checkpointed, begins});
+  }
+  return blocks;
 }
 
-std::vector<Step> ChunkWriter::forward_steps() const {
-  std::vector<Step> steps;
-  for (std::size_t j = 0; j < blocks_.size(); ++j) {
-    const bool inside = blocks_[j].kind->checkpointed && !group_begins(j);
-    steps.push_back({j, {inside ? Action::kForwardDrop : Action::kForward}});
-  }
-  return steps;
-}
-
-std::vector<Step> ChunkWriter::backward_steps() const {
-  std::vector<Step> steps;
-  for (std::size_t end = blocks_.size(); end > 0;) {
-    std::size_t begin = end - 1;
-    if (blocks_[begin].kind->checkpointed) {
-      while (!group_begins(begin)) --begin;
-      for (std::size_t j = begin; j + 1 < end; ++j) steps.push_back({j, {Action::kRecompute}});
-      steps.push_back({end - 1, {Action::kRecomputeLast, Action::kBackward}});
-      for (std::size_t j = end - 1; j > begin; --j) steps.push_back({j - 1, {Action::kBackward}});
-    } else {
-      steps.push_back({begin, {Action::kBackward}});
-    }
-    end = begin;
-  }
-  return steps;
+// What leaves a block that is passed enters the next one that is, whatever lies between them.
+Binding ChunkWriter::on_the_way(std::size_t block) const {
+  Binding binding = blocks_[block].binding;
+  const auto here = std::find(visit_.begin(), visit_.end(), block);
+  const std::size_t from = here == visit_.begin() ? 0 : *(here - 1) + 1;
+  const std::size_t to = here + 1 == visit_.end() ? blocks_.size() : block + 1;
+  binding.places[0] = activations_[from];
+  binding.places[1] = activations_[to];
+  binding.places[2] = gradients_[from];
+  binding.places[3] = gradients_[to];
+  return binding;
 }
 
 EventId ChunkWriter::gathered(int step) const {
@@ -249,7 +238,7 @@ EventId ChunkWriter::limit(int from_end) const {
 }
 
 // Brings in the units of step q that no step on the way holds already.
-void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q,
+void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<PassStep>& steps, int q,
                                std::vector<int>& holders, std::vector<bool>& waits) const {
   std::vector<std::int32_t> missing;
   for (std::int32_t unit : blocks_[steps[static_cast<std::size_t>(q)].block].units) {
@@ -263,21 +252,25 @@ void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<Step>& steps,
   state_.gather(body, missing, gathered(q));
 }
 
-void ChunkWriter::act(BodyWriter& body, const Step& step) {
+void ChunkWriter::act(BodyWriter& body, const PassStep& step) {
   const Placed& placed = blocks_[step.block];
   const BlockKind& kind = *placed.kind;
-  for (Action action : step.actions) {
-    const bool forward = action == Action::kForward || action == Action::kForwardDrop;
-    if (forward && first_) body.stamp(kind.prepare, placed.binding);
+  if (prepares_) body.stamp(kind.prepare, placed.binding);
+  for (PassAction action : step.actions) {
     switch (action) {
-      case Action::kForward: body.stamp(kind.forward, placed.binding); break;
-      case Action::kForwardDrop: body.stamp(kind.forward_drop, placed.binding); break;
-      case Action::kRecompute: body.stamp(kind.recompute, placed.binding); break;
-      case Action::kRecomputeLast: body.stamp(kind.recompute_last, placed.binding); break;
-      case Action::kBackward:
+      case PassAction::kForward: body.stamp(kind.forward, on_the_way(step.block)); break;
+      case PassAction::kForwardDrop: body.stamp(kind.forward_drop, on_the_way(step.block)); break;
+      case PassAction::kRecompute: body.stamp(kind.recompute, on_the_way(step.block)); break;
+      case PassAction::kRecomputeLast:
+        body.stamp(kind.recompute_last, on_the_way(step.block));
+        break;
+      case PassAction::kBackward:
         state_.open_gradients(body, placed.units);
-        body.stamp(kind.backward, placed.binding);
+        body.stamp(kind.backward, on_the_way(step.block));
         after_backward(body, step.block);
+        break;
+      case PassAction::kReduce:
+        if (reduces_at_end()) after_backward(body, step.block);
         break;
     }
   }
@@ -285,13 +278,13 @@ void ChunkWriter::act(BodyWriter& body, const Step& step) {
 
 // Weights come in with `gather`, some steps ahead, and go with `drop` when the last step that holds
 // them is done. Without `gather` they are whole already; without `drop` they stay.
-void ChunkWriter::run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather,
+void ChunkWriter::run_steps(BodyWriter& body, const std::vector<PassStep>& steps, bool gather,
                             bool drop) {
   const int count = static_cast<int>(steps.size());
   std::vector<int> holders(static_cast<std::size_t>(state_.units()), 0);  // by unit
   std::vector<bool> waits(steps.size(), false);                          // by step
   if (!gather) {
-    for (const Step& step : steps) {
+    for (const PassStep& step : steps) {
       for (std::int32_t unit : blocks_[step.block].units) {
         ++holders[static_cast<std::size_t>(unit)];
       }
@@ -301,7 +294,7 @@ void ChunkWriter::run_steps(BodyWriter& body, const std::vector<Step>& steps, bo
     issue_gather(body, steps, q, holders, waits);
   }
   for (int s = 0; s < count; ++s) {
-    const Step& step = steps[static_cast<std::size_t>(s)];
+    const PassStep& step = steps[static_cast<std::size_t>(s)];
     if (gather && s + prefetch_ < count) {
       issue_gather(body, steps, s + prefetch_, holders, waits);
     }
@@ -371,8 +364,9 @@ void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int ste
 
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
-  const std::vector<Step> steps = forward_steps();
-  first_ = first;
+  const bool others = first && first_differs();
+  prepares_ = first;
+  const std::vector<PassStep> steps = forward_steps(pass_blocks(), visit_, others);
   if (first && gathers_in_forward()) {
     // Updated weights come in group by group, one group ahead of the blocks that use it.
     std::size_t issued = 0;
@@ -386,7 +380,7 @@ BodyId ChunkWriter::forward(bool first) {
       receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
     }
     std::int32_t arrived = -1;
-    for (const Step& step : steps) {
+    for (const PassStep& step : steps) {
       for (; arrived < group_of_block_[step.block]; ++arrived) {
         body.add(Wait{Stream::kCompute, static_cast<EventId>(kFirstRing + (arrived + 1) % 2)});
         issue();
@@ -400,6 +394,7 @@ BodyId ChunkWriter::forward(bool first) {
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
+  prepares_ = false;
   if (shape_.next) send(body, activations_.back(), Stream::kSendForward, 1, slices_out_[0]);
   return body.finish();
 }
@@ -433,7 +428,7 @@ BodyId ChunkWriter::backward(bool last) {
     receive(body, gradients_.back(), Stream::kReceiveBackward, 1, slices_out_[1]);
   }
   const bool reshard = plan_.reshard_after_forward;
-  run_steps(body, backward_steps(), streams_weights() && reshard,
+  run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
             streams_weights() && (last || reshard));
   if (!open_.empty()) {
     state_.close_gradients(body, open_);
@@ -443,33 +438,49 @@ BodyId ChunkWriter::backward(bool last) {
   return body.finish();
 }
 
-ChunkBodies ChunkWriter::run() {
-  place_blocks();
-  if (shape_.previous) slices_in_ = {slice_of(activations_.front()), slice_of(gradients_.front())};
-  if (shape_.next) slices_out_ = {slice_of(activations_.back()), slice_of(gradients_.back())};
-  ChunkBodies out;
-  if (gathers_in_forward()) {
-    Bytes bytes;
-    for (const Placed& block : blocks_) {
-      if (!block.first_use.empty() && (groups_.empty() || bytes >= plan_.bucket)) {
-        groups_.emplace_back();
-        bytes = Bytes();
-      }
-      for (std::int32_t unit : block.first_use) {
-        groups_.back().push_back(unit);
-        bytes += Bytes(state_.unit(unit).elements * dtype_size(state_.unit(unit).dtype));
-      }
-      group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
+// Updated weights are gathered in groups, a bucket's bytes at a time.
+void ChunkWriter::group_gathers() {
+  Bytes bytes;
+  for (const Placed& block : blocks_) {
+    if (!block.first_use.empty() && (groups_.empty() || bytes >= plan_.bucket)) {
+      groups_.emplace_back();
+      bytes = Bytes();
     }
+    for (std::int32_t unit : block.first_use) {
+      groups_.back().push_back(unit);
+      bytes += Bytes(state_.unit(unit).elements * dtype_size(state_.unit(unit).dtype));
+    }
+    group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
   }
-  const bool keeps_weights = streams_weights() && !plan_.reshard_after_forward;
-  out.forward = out.forward_first = forward(false);
+}
+
+bool ChunkWriter::first_differs() const {
   const bool prepares = std::any_of(blocks_.begin(), blocks_.end(), [](const Placed& block) {
     return !block.kind->prepare.code.empty();
   });
-  if (gathers_in_forward() || keeps_weights || prepares) out.forward_first = forward(true);
+  return gathers_in_forward() || keeps_weights() || prepares;
+}
+
+PassBodies ChunkWriter::write_passes(const Visit& visit) {
+  visit_ = visit;
+  PassBodies out;
+  out.forward = out.forward_first = forward(false);
+  if (first_differs()) out.forward_first = forward(true);
   out.backward = out.backward_last = backward(false);
-  if ((reduces_at_end() && plan_.overlap) || keeps_weights) out.backward_last = backward(true);
+  if ((reduces_at_end() && plan_.overlap) || keeps_weights()) out.backward_last = backward(true);
+  return out;
+}
+
+ChunkBodies ChunkWriter::run(Passes passes) {
+  place_blocks();
+  if (shape_.previous) slices_in_ = {slice_of(activations_.front()), slice_of(gradients_.front())};
+  if (shape_.next) slices_out_ = {slice_of(activations_.back()), slice_of(gradients_.back())};
+  if (gathers_in_forward()) group_gathers();
+  ChunkBodies out;
+  std::vector<Visit> visits(1);
+  for (std::size_t j = 0; j < blocks_.size(); ++j) visits[0].push_back(j);
+  if (passes == Passes::kRing) visits = ring_visits(pass_blocks());
+  for (const Visit& visit : visits) out.passes.push_back(write_passes(visit));
 
   BodyWriter settle(tables_, "settle", Phase::kOptimizer);
   if (reduces_at_end() && !plan_.overlap) {
@@ -496,8 +507,8 @@ ChunkBodies ChunkWriter::run() {
 }  // namespace
 
 ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
-                        const ChunkShape& shape, const Plan& plan, TensorId norm) {
-  return ChunkWriter(tables, kinds, shape, plan, norm).run();
+                        const ChunkShape& shape, const Plan& plan, TensorId norm, Passes passes) {
+  return ChunkWriter(tables, kinds, shape, plan, norm).run(passes);
 }
 
 int events_used(const Plan& plan) {

@@ -183,7 +183,8 @@ Json write_box(const Box& box) {
               {"pcie_bandwidth", known_bandwidth(box.pcie_bandwidth)},
               {"pcie_efficiency", 1.0},
               {"socket_bandwidth", known_bandwidth(box.socket_bandwidth)},
-              {"host_bandwidth", known_bandwidth(box.host_bandwidth)}};
+              {"host_bandwidth", known_bandwidth(box.host_bandwidth)},
+              {"cores", box.cores}};
 }
 
 // Makes the implementation that the what-if names the usual one. Its name, or null.

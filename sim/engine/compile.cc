@@ -64,7 +64,10 @@ class Compiler {
     STEPCAST_CHECK(prices.ops.size() == job.ops.size() && prices.basis.size() == job.ops.size() &&
                        prices.transfers.size() == job.transfers.size(),
                    "prices belong to the job");
+    STEPCAST_CHECK(!prices.one_stream || prices.receives.size() == job.transfers.size(),
+                   "prices belong to the job");
     code_.issue = prices.issue;
+    code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
       code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
     }
@@ -125,6 +128,7 @@ class Compiler {
   }
 
   std::uint16_t stream_register(Stream stream) {
+    if (code_.one_stream) return static_cast<std::uint16_t>(kComputeRegister);
     std::int32_t& known = registers_[static_cast<std::size_t>(stream)];
     if (known < 0) {
       known = static_cast<std::int32_t>(code_.registers());
@@ -204,6 +208,8 @@ class Compiler {
     const std::int32_t with = meeting(what);
     Micro& micro = emit(with < 0 ? MicroKind::kLocal : MicroKind::kMeet, collective.stream);
     micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(what.axes));
+    // What all stages meet for is waiting for the last one's cool-down.
+    if (code_.one_stream && micro.part == Part::kPipeline) micro.part = Part::kBubble;
     micro.other = with;
     micro.detail = row_of(collective.transfer);
     micro.duration = duration(collective.transfer);
@@ -226,8 +232,9 @@ class Compiler {
     micro.part = Part::kPipeline;
     micro.other = through;
     micro.detail = cause;
-    micro.duration = duration(receive.transfer);
-    code_.receiving[micro.stream] = true;
+    micro.duration = code_.one_stream ? prices_.receives[static_cast<std::size_t>(receive.transfer)]
+                                      : duration(receive.transfer);
+    code_.receiving[micro.stream] = !code_.one_stream;  // there its wait is told at once
   }
 
   void add(const Record& record) {

@@ -3,7 +3,8 @@
 // Every body becomes a run of micro-instructions: what takes no time is dropped, durations,
 // registers, channels and groups are looked up once. A rank's state is a file of registers:
 //   0 host, 1 the compute stream, then Job::events events, then the other streams in use, each
-//   followed by the begin of the stretch of work that its clock is the end of
+//   followed by the begin of the stretch of work that its clock is the end of. On a device of one
+//   stream the compute stream's register is that of all.
 #pragma once
 
 #include <array>
@@ -108,8 +109,9 @@ struct Code {
   std::vector<bool> receiving;              // by register: a stream with a Receive
   std::vector<std::int32_t> first_causes;   // by register
   Duration issue;
-  std::vector<Busy> busy;                   // streams that slow others
-  std::vector<double> beside;               // (ops then transfers, busy): factor - 1 on the time
+  bool one_stream = false;     // all on the compute register
+  std::vector<Busy> busy;      // streams that slow others
+  std::vector<double> beside;  // (ops then transfers, busy): factor - 1 on the time
 
   std::size_t registers() const { return first_causes.size(); }
 };

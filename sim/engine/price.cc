@@ -103,6 +103,13 @@ std::vector<Beside> price_beside(const Job& job, const Cluster& cluster,
   return all;
 }
 
+// How many ranks take turns on a core, where there are more of them than cores.
+double turns(const Job& job, const Cluster& cluster) {
+  if (cluster.box.cores == 0) return 1;
+  const int ranks = std::min(job.mesh.ranks(), cluster.devices_per_node);
+  return std::max(1.0, static_cast<double>(ranks) / cluster.box.cores);
+}
+
 }  // namespace
 
 Prices price(const Job& job, const Cluster& cluster) {
@@ -112,20 +119,25 @@ Prices price(const Job& job, const Cluster& cluster) {
   prices.transfers.reserve(job.transfers.size());
   std::vector<Seconds> alone;
   std::vector<TransferChoice> choices;
+  const double longer = turns(job, cluster);
   for (const Op& op : job.ops) {
     const Cost cost = op_cost(op, cluster.device);
     alone.push_back(cost.time);
-    prices.ops.push_back(rounded(cost.time, to_text(op)));
+    prices.ops.push_back(rounded(cost.time * longer, to_text(op)));
     prices.basis.push_back(cost.basis);
   }
   for (const Transfer& transfer : job.transfers) {
     choices.push_back(choose_transfer(transfer, job.mesh, cluster));
     prices.transfers.push_back(
-        rounded(choices.back().time,
-                std::string(transfer_name(transfer.kind)) + " of " +
-                    std::to_string(transfer.bytes.count) + " bytes"));
+        rounded(choices.back().time * longer, std::string(transfer_name(transfer.kind)) + " of " +
+                                                  std::to_string(transfer.bytes.count) + " bytes"));
   }
-  prices.beside = price_beside(job, cluster, alone, choices);
+  prices.one_stream = cluster.device.one_stream;
+  if (prices.one_stream) {
+    prices.receives = prices.transfers;  // both copy: the sender in, the receiver out
+  } else {
+    prices.beside = price_beside(job, cluster, alone, choices);
+  }
   prices.issue = rounded(cluster.device.launch, "a launch");
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();
