@@ -43,7 +43,7 @@ struct AddRowsForward {
   }
 };
 
-// d_table (table_rows, columns) [+]= the rows of d_y at each position. Of a bias see ColumnPartials.
+// d_table (table_rows, columns) [+]= the rows of d_y at each position. Of a bias: ColumnPartials.
 struct AddPositionsBackward {
   static constexpr int kThreads = kTeamThreads, kBlocksMin = 4;
   TokenRows tokens;
