@@ -302,7 +302,9 @@ Interval LoopPlan::drift() const {
 
 Verdict LoopPlan::verdict(double tolerance) const {
   const Interval interval = total();
-  if (interval.half_width() > kWidest) return Verdict::kInconclusive;
+  if (slices.size() < kFewestSlices || interval.half_width() > kWidest) {
+    return Verdict::kInconclusive;
+  }
   return std::abs(interval.median) <= tolerance ? Verdict::kWithin : Verdict::kBeyond;
 }
 

@@ -75,8 +75,9 @@ struct LoopPlan {
   Verdict verdict(double tolerance) const;
 };
 
-// The widest that an interval may be for a verdict: half of it.
+// For a verdict: half the width that an interval may have, and the fewest slices.
 inline constexpr double kWidest = 0.03;
+inline constexpr std::size_t kFewestSlices = 5;
 
 // Runs one plan. Throws Error for what cannot be carried out or timed here.
 LoopPlan run_loop(const std::string& config, const LoopArguments& arguments);
