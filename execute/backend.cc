@@ -1,6 +1,8 @@
 // What backends carry out, said once for all of them.
 #include "execute/backend.h"
 
+#include <cstring>
+
 namespace stepcast {
 
 namespace {
@@ -23,7 +25,38 @@ bool drops(const Op& op) {
                                   pointwise->kind == PointwiseKind::kDropoutAdd);
 }
 
+// Of exponents and fractions as integers, all above infinity's are NaN. Looking at whole blocks
+// without a branch lets the compiler take many numbers at once.
+template <class Bits, Bits kInfinity>
+bool any_nan(const void* data, std::int64_t elements) {
+  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  constexpr std::int64_t kBlock = 1024;
+  const auto* bytes = static_cast<const std::byte*>(data);
+  for (std::int64_t at = 0; at < elements; at += kBlock) {
+    Bits block[kBlock];
+    const std::int64_t count = elements - at < kBlock ? elements - at : kBlock;
+    std::memcpy(block, bytes + at * static_cast<std::int64_t>(sizeof(Bits)),
+                static_cast<std::size_t>(count) * sizeof(Bits));
+    Bits most = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Bits magnitude = block[i] & kMagnitude;
+      most = magnitude > most ? magnitude : most;
+    }
+    if (most > kInfinity) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool Backend::has_nan(const Operand& operand) {
+  const std::int64_t elements = operand.tensor->shape.elements();
+  switch (operand.tensor->dtype) {
+    case Dtype::kFp32: return any_nan<std::uint32_t, 0x7f800000>(operand.data, elements);
+    case Dtype::kBf16: return any_nan<std::uint16_t, 0x7f80>(operand.data, elements);
+    default: return false;
+  }
+}
 
 std::string unsupported(const Op& op) {
   if (drops(op)) return "dropout is not carried out yet";

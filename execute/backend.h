@@ -73,6 +73,8 @@ class Backend {
   // `step` counts from 1; `scale` is what clipping makes of a gradient.
   virtual void update(const StateRange& range, const AdamW& options, std::int64_t step,
                       double scale) = 0;
+  // Whether any number of a tensor is NaN. This one looks at the host's memory.
+  virtual bool has_nan(const Operand& operand);
 };
 
 // "" or why no backend carries the op out yet: dropout (its masks would have to be the same

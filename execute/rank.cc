@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "execute/convert.h"
 #include "sim/base/error.h"
 
@@ -27,8 +29,19 @@ Part part_of(Phase phase) {
   }
 }
 
+std::int64_t nanoseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
 Duration duration(std::chrono::steady_clock::duration time) {
-  return Duration(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count() * 1000);
+  return Duration(nanoseconds(time) * 1000);
+}
+
+Stream stream_of(const Instruction& instruction) {
+  return match(
+      instruction, [](const Collective& i) { return i.stream; },
+      [](const Send& i) { return i.stream; }, [](const Receive& i) { return i.stream; },
+      [](const auto&) { return Stream::kCompute; });
 }
 
 constexpr double kClipEpsilon = 1e-6;
@@ -36,14 +49,18 @@ constexpr double kClipEpsilon = 1e-6;
 }  // namespace
 
 Rank::Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
-           Transport& transport)
+           Transport& transport, Progress& progress)
     : Binding(job, transport.rank()),
       options_(options),
       corpus_(corpus),
       backend_(backend),
       transport_(transport),
+      progress_(progress),
       arena_(plan_memory(job, program())) {
   place_residents();
+  for_each_timed(job, job.programs[static_cast<std::size_t>(stage_)],
+                 [&](const auto&...) { ++timed_; });
+  progress_.rank.store(rank_);
   result_run_.rank = rank_;
   result_run_.resident = arena_.live();
   result_run_.arena = Bytes(static_cast<std::int64_t>(arena_.size()));
@@ -70,10 +87,6 @@ void Rank::load_tokens(const Call& call) {
   });
 }
 
-void Rank::spend(Part part, Clock::time_point begin, Clock::time_point end) {
-  result_run_.time.breakdown[static_cast<std::size_t>(part)] += duration(end - begin);
-}
-
 void Rank::step() {
   RankTime& time = result_run_.time;
   time = {};
@@ -81,19 +94,18 @@ void Rank::step() {
   result_run_.sent = {};
   result_run_.spans.clear();
   result_run_.instructions = 0;
+  result_run_.between = {};
   loss_ = 0;
   arena_.begin_step();
-  begin_ = Clock::now();
-  for (const Call& call : job_.programs[static_cast<std::size_t>(stage_)].schedule) {
-    call_ = call;
-    const Body& body = job_.bodies[static_cast<std::size_t>(call.body)];
-    const bool pipeline = body.phase != Phase::kOptimizer;
-    if (pipeline) load_tokens(call);
-    run(body, call);
-    if (pipeline) time.pipeline_end = Instant() + duration(Clock::now() - begin_);
+  begin_record();
+  progress_.step.store(step_ + 1, std::memory_order_relaxed);
+  begin_ = entry_ = Clock::now();
+  if (options_.record > 0) {
+    result_run_.marks.back().begin = Instant() + duration(begin_ - options_.epoch);
   }
-  const auto end = Clock::now();
-  time.end = Instant() + duration(end - begin_);
+  run_schedule();
+  time.end = Instant() + duration(entry_ - begin_);
+  progress_.rest();
   double loss = loss_ / static_cast<double>(place_.batch_tokens);
   transport_.sum_everywhere({&loss, 1});
   const auto all_done = Clock::now();
@@ -109,6 +121,32 @@ void Rank::step() {
   ++step_;
 }
 
+// Room for the marks of one more step; the oldest go.
+void Rank::begin_record() {
+  if (options_.record == 0) return;
+  std::vector<Marks>& marks = result_run_.marks;
+  if (std::ssize(marks) < options_.record) {
+    marks.push_back({rank_, {}, {}});
+    marks.back().ends.reserve(timed_);
+  } else {
+    std::rotate(marks.begin(), marks.begin() + 1, marks.end());
+    marks.back().ends.clear();
+  }
+}
+
+void Rank::run_schedule() {
+  std::int32_t number = 0;
+  for (const Call& call : job_.programs[static_cast<std::size_t>(stage_)].schedule) {
+    call_ = call;
+    const Body& body = job_.bodies[static_cast<std::size_t>(call.body)];
+    const bool pipeline = body.phase != Phase::kOptimizer;
+    progress_.call.store(number++, std::memory_order_relaxed);
+    if (pipeline) load_tokens(call);
+    run(body, call);
+    if (pipeline) result_run_.time.pipeline_end = Instant() + duration(entry_ - begin_);
+  }
+}
+
 RankRun Rank::finish() {
   STEPCAST_CHECK(arena_.live() == result_run_.resident, "what a step allocates it frees");
   result_run_.peak = arena_.peak();
@@ -120,53 +158,82 @@ void Rank::run(const Body& body, const Call& call) {
   std::int32_t number = -1;
   for (const Instruction& instruction : body.code) {
     ++number;
+    if (!takes_time(instruction)) {
+      keep_books(instruction);
+      continue;
+    }
     const auto begin = Clock::now();
-    std::optional<Stream> stream;
-    match(
-        instruction,
-        [&](const Compute& c) {
-          compute(body, c);
-          stream = Stream::kCompute;
-          spend(part_of(c.phase), begin, Clock::now());
-        },
-        [&](const Collective& c) {
-          collective(body, c);
-          stream = c.stream;
-        },
-        [&](const Send& s) {
-          const Bytes bytes = tensor(s.tensor).bytes();
-          transport_.send(job_.mesh.neighbour(rank_, Axis::kPipeline, s.step), s.stream,
-                          {slot(s.tensor, call), static_cast<std::size_t>(bytes.count)});
-          result_run_.sent[static_cast<std::size_t>(Axis::kPipeline)] += bytes;
-          stream = s.stream;
-          spend(Part::kPipeline, begin, Clock::now());
-        },
-        [&](const Receive& r) {
-          const auto size = static_cast<std::size_t>(tensor(r.tensor).bytes().count);
-          const double waited =
-              transport_.receive(job_.mesh.neighbour(rank_, Axis::kPipeline, r.step),
-                                 senders_stream(r.stream), {slot(r.tensor, call), size});
-          stream = r.stream;
-          const auto here =
-              std::min(Clock::now(), begin + std::chrono::duration_cast<Clock::duration>(
-                                                 std::chrono::duration<double>(waited)));
-          spend(Part::kBubble, begin, here);
-          spend(Part::kPipeline, here, Clock::now());
-        },
-        [&](const Alloc& a) {
-          std::byte* memory = arena_.allocate(tensor(a.tensor));
-          slot(a.tensor, call) = memory;
-          if (!options_.poison) return;
-          std::memset(memory, 0xff, static_cast<std::size_t>(tensor(a.tensor).bytes().count));
-        },
-        [&](const Free& f) { arena_.free(tensor(f.tensor)); }, [](const Record&) {},
-        [](const Wait&) {}, [](const Mark&) {});
-    if (!stream) continue;
+    result_run_.between += duration(begin - entry_);
+    progress_.turn_to(number, nanoseconds(begin.time_since_epoch()));
+    waited_ = {};
+    carry_out(body, instruction);
+    const auto* computed = std::get_if<Compute>(&instruction);
+    if (options_.check_numbers && computed != nullptr) check_numbers(body, *computed, number);
+    const auto end = Clock::now();
+    const auto idle = std::min(waited_, end - entry_);
+    Breakdown& breakdown = result_run_.time.breakdown;
+    breakdown[static_cast<std::size_t>(Part::kBubble)] += duration(idle);
+    breakdown[static_cast<std::size_t>(part_)] += duration(end - entry_ - idle);
     ++result_run_.instructions;
-    if (!options_.trace) continue;
-    result_run_.spans.push_back({rank_, call.body, number, call.chunk, call.micro_batch, *stream,
-                                 Instant() + duration(begin - begin_),
-                                 Instant() + duration(Clock::now() - begin_)});
+    if (options_.record > 0) {
+      result_run_.marks.back().ends.push_back(Instant() + duration(end - options_.epoch));
+    }
+    if (options_.trace) {
+      result_run_.spans.push_back({rank_, call.body, number, call.chunk, call.micro_batch,
+                                   stream_of(instruction), Instant() + duration(entry_ - begin_),
+                                   Instant() + duration(end - begin_)});
+    }
+    entry_ = end;
+  }
+}
+
+void Rank::keep_books(const Instruction& instruction) {
+  if (const auto* free = std::get_if<Free>(&instruction)) arena_.free(tensor(free->tensor));
+  const auto* alloc = std::get_if<Alloc>(&instruction);
+  if (alloc == nullptr) return;
+  std::byte* memory = arena_.allocate(tensor(alloc->tensor));
+  slot(alloc->tensor, call_) = memory;
+  if (!options_.poison) return;
+  std::memset(memory, 0xff, static_cast<std::size_t>(tensor(alloc->tensor).bytes().count));
+}
+
+void Rank::carry_out(const Body& body, const Instruction& instruction) {
+  match(
+      instruction,
+      [&](const Compute& c) {
+        compute(body, c);
+        part_ = part_of(c.phase);
+      },
+      [&](const Collective& c) { collective(body, c); },
+      [&](const Send& s) {
+        const Bytes bytes = tensor(s.tensor).bytes();
+        transport_.send(job_.mesh.neighbour(rank_, Axis::kPipeline, s.step), s.stream,
+                        {slot(s.tensor, call_), static_cast<std::size_t>(bytes.count)});
+        result_run_.sent[static_cast<std::size_t>(Axis::kPipeline)] += bytes;
+        part_ = Part::kPipeline;
+      },
+      [&](const Receive& r) {
+        const auto size = static_cast<std::size_t>(tensor(r.tensor).bytes().count);
+        const double waited =
+            transport_.receive(job_.mesh.neighbour(rank_, Axis::kPipeline, r.step),
+                               senders_stream(r.stream), {slot(r.tensor, call_), size});
+        waited_ =
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(waited));
+        part_ = Part::kPipeline;
+      },
+      [](const auto&) {});
+}
+
+// An update is left out: the gradients that it takes were looked at when they were written, and
+// their norm is looked at here.
+void Rank::check_numbers(const Body& body, const Compute& compute, std::int32_t number) {
+  const auto* state = std::get_if<Update>(&job_.ops[static_cast<std::size_t>(compute.op)]);
+  if (state != nullptr && state->part != UpdatePart::kSquaredNorm) return;
+  for (const TensorId id : ids(body, compute.operands, true)) {
+    if (!backend_.has_nan({slot(id, call_), &tensor(id)})) continue;
+    throw Error(fmt::format("rank {}", rank_),
+                place_text(job_, stage_, step_ + 1, call_, number) +
+                    " wrote NaN, which is no number; a lower --rate may keep the training stable");
   }
 }
 

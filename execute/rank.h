@@ -17,10 +17,12 @@ namespace stepcast {
 class Rank : private Binding {
  public:
   Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
-       Transport& transport);
+       Transport& transport, Progress& progress);
 
   void step();
   RankRun finish();
+  // Of the last step; REQUIRES: it was recorded.
+  const Marks& last_marks() const { return result_run_.marks.back(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -30,7 +32,12 @@ class Rank : private Binding {
   void place_residents();
   void load_tokens(const Call& call);
 
+  void begin_record();
+  void run_schedule();
   void run(const Body& body, const Call& call);
+  void carry_out(const Body& body, const Instruction& instruction);
+  void keep_books(const Instruction& instruction);
+  void check_numbers(const Body& body, const Compute& compute, std::int32_t number);
   void compute(const Body& body, const Compute& compute);
   const float* floats(const Stretch& stretch, std::vector<float>& buffer);
   void squared_norm(const Update& op, std::span<const TensorId> reads);
@@ -45,12 +52,11 @@ class Rank : private Binding {
   void all_reduce(const Transfer& transfer, const Group& members);
   void count_sent(const Transfer& transfer, std::span<const Stretch> stretches);
 
-  void spend(Part part, Clock::time_point begin, Clock::time_point end);
-
   const ExecuteOptions& options_;
   const Corpus& corpus_;
   Backend& backend_;
   Transport& transport_;
+  Progress& progress_;
   Arena arena_;
 
   std::map<std::pair<std::uint8_t, bool>, Group> groups_;  // by axes, ends_only
@@ -60,8 +66,12 @@ class Rank : private Binding {
   std::array<std::vector<float>, 4> wide_;  // of an update whose numbers are not float
 
   std::int64_t step_ = 0;
-  double loss_ = 0;          // sum over this rank's tokens
-  Clock::time_point begin_;  // of the step
+  double loss_ = 0;           // sum over this rank's tokens
+  Clock::time_point begin_;   // of the step
+  Clock::time_point entry_;   // when the last instruction that takes time had its end
+  Clock::duration waited_;    // of the instruction at hand, for a message
+  Part part_ = Part::kOther;  // that its time goes to
+  std::size_t timed_ = 0;     // instructions of a step that take time
   RankRun result_run_;
 };
 

@@ -82,7 +82,6 @@ void Rank::all_reduce(const Transfer& transfer, const Group& members) {
 }
 
 void Rank::collective(const Body& body, const Collective& collective) {
-  const auto begin = Clock::now();
   const Transfer& transfer = job_.transfers[static_cast<std::size_t>(collective.transfer)];
   const auto reads = ids(body, collective.operands, false);
   const auto writes = ids(body, collective.operands, true);
@@ -102,7 +101,7 @@ void Rank::collective(const Body& body, const Collective& collective) {
     }
     unpack(result_, carried_.out);
   }
-  spend(part_of(charged(transfer.axes)), begin, Clock::now());
+  part_ = part_of(charged(transfer.axes));
 }
 
 }  // namespace stepcast

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/base/error.h"
+#include "sim/result/recording.h"
 
 namespace stepcast::cuda {
 
@@ -74,10 +75,7 @@ class Attribution {
     std::size_t next = 0;
     for (const Call& call : program.schedule) {
       for (const Instruction& i : job_.bodies[static_cast<std::size_t>(call.body)].code) {
-        const bool timed = std::holds_alternative<Compute>(i) ||
-                           std::holds_alternative<Collective>(i) ||
-                           std::holds_alternative<Send>(i) || std::holds_alternative<Receive>(i);
-        if (!timed) continue;
+        if (!takes_time(i)) continue;
         STEPCAST_CHECK(next < spans_.size(), "a span each for what takes time");
         const Span& span = spans_[next++];
         const auto* receive = std::get_if<Receive>(&i);

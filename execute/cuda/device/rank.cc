@@ -26,8 +26,6 @@ struct StepState {
 constexpr auto kPatience =
     std::chrono::minutes(10);  // with a step in which nothing comes to an end
 
-bool takes_time(const Instruction& instruction) { return stream_index(instruction) < kStreams; }
-
 std::vector<bool> used_streams(const Job& job, const Program& program) {
   std::vector<bool> used(kStreams, false);
   used[static_cast<std::size_t>(Stream::kCompute)] = true;
