@@ -1,21 +1,21 @@
 // What backends carry out, said once for all of them.
 #include "execute/backend.h"
 
+#include <cstring>
+
 namespace stepcast {
 
 namespace {
 
-bool single(Dtype dtype) { return dtype == Dtype::kFp32; }
+bool known(Dtype dtype) { return dtype == Dtype::kFp32 || dtype == Dtype::kBf16; }
 
-bool all_single(const Gemm& g) { return single(g.dtype) && single(g.output); }
-bool all_single(const Attention& a) { return single(a.dtype); }
-bool all_single(const Norm& n) { return single(n.dtype); }
-bool all_single(const Pointwise& p) { return single(p.dtype) && single(p.output); }
-bool all_single(const Gather& g) { return single(g.dtype) && single(g.gradient); }
-bool all_single(const Loss& l) { return single(l.dtype) && single(l.statistics); }
-bool all_single(const Update& u) {
-  return single(u.weight) && single(u.gradient) && single(u.moment) && !u.master;
-}
+bool all_known(const Gemm& g) { return known(g.dtype) && known(g.output); }
+bool all_known(const Attention& a) { return known(a.dtype); }
+bool all_known(const Norm& n) { return known(n.dtype); }
+bool all_known(const Pointwise& p) { return known(p.dtype) && known(p.output); }
+bool all_known(const Gather& g) { return known(g.dtype) && known(g.gradient); }
+bool all_known(const Loss& l) { return known(l.dtype) && known(l.statistics); }
+bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) && known(u.moment); }
 
 bool drops(const Op& op) {
   if (const auto* attention = std::get_if<Attention>(&op)) return attention->dropout;
@@ -25,19 +25,55 @@ bool drops(const Op& op) {
                                   pointwise->kind == PointwiseKind::kDropoutAdd);
 }
 
+// Of exponents and fractions as integers, all above infinity's are NaN. Looking at whole blocks
+// without a branch lets the compiler take many numbers at once.
+template <class Bits, Bits kInfinity>
+bool any_nan(const void* data, std::int64_t elements) {
+  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  constexpr std::int64_t kBlock = 1024;
+  const auto* bytes = static_cast<const std::byte*>(data);
+  for (std::int64_t at = 0; at < elements; at += kBlock) {
+    Bits block[kBlock];
+    const std::int64_t count = elements - at < kBlock ? elements - at : kBlock;
+    std::memcpy(block, bytes + at * static_cast<std::int64_t>(sizeof(Bits)),
+                static_cast<std::size_t>(count) * sizeof(Bits));
+    Bits most = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Bits magnitude = block[i] & kMagnitude;
+      most = magnitude > most ? magnitude : most;
+    }
+    if (most > kInfinity) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool Backend::has_nan(const Operand& operand) {
+  const std::int64_t elements = operand.tensor->shape.elements();
+  switch (operand.tensor->dtype) {
+    case Dtype::kFp32: return any_nan<std::uint32_t, 0x7f800000>(operand.data, elements);
+    case Dtype::kBf16: return any_nan<std::uint16_t, 0x7f80>(operand.data, elements);
+    default: return false;
+  }
+}
 
 std::string unsupported(const Op& op) {
   if (drops(op)) return "dropout is not carried out yet";
-  if (!std::visit([](const auto& o) { return all_single(o); }, op)) {
-    return "only fp32 without a further master copy is carried out yet";
+  if (!std::visit([](const auto& o) { return all_known(o); }, op)) {
+    return "only fp32 and bf16 are carried out yet";
+  }
+  const auto* update = std::get_if<Update>(&op);
+  if (update != nullptr && !update->master && update->weight != Dtype::kFp32) {
+    return "weights in bf16 need an fp32 master copy: an update is too small for their 8 bits";
   }
   const auto* pointwise = std::get_if<Pointwise>(&op);
   if (pointwise != nullptr && pointwise->kind == PointwiseKind::kScale) {
     return "scaling by a number that the Job does not give";
   }
-  if (pointwise != nullptr && (pointwise->kind == PointwiseKind::kRotary ||
-                               pointwise->kind == PointwiseKind::kRotaryBackward) &&
+  if (pointwise != nullptr &&
+      (pointwise->kind == PointwiseKind::kRotary ||
+       pointwise->kind == PointwiseKind::kRotaryBackward) &&
       pointwise->head_dim % 2 != 0) {
     return "rotary turns pairs of columns; head_dim is odd";
   }

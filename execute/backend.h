@@ -21,7 +21,7 @@ struct Operand {
 // What is the same for all ops of a rank.
 struct Place {
   Batch batch;
-  std::int64_t tensor_rank = 0;   // coordinate on the tensor axis
+  std::int64_t tensor_rank = 0;  // coordinate on the tensor axis
   std::int64_t tensor_ranks = 1;
   std::int64_t batch_tokens = 1;  // of the global batch, over which the loss is a mean
 
@@ -73,10 +73,12 @@ class Backend {
   // `step` counts from 1; `scale` is what clipping makes of a gradient.
   virtual void update(const StateRange& range, const AdamW& options, std::int64_t step,
                       double scale) = 0;
+  // Whether any number of a tensor is NaN. This one looks at the host's memory.
+  virtual bool has_nan(const Operand& operand);
 };
 
 // "" or why no backend carries the op out yet: dropout (its masks would have to be the same
-// whatever the plan), anything but fp32.
+// whatever the plan), anything but fp32 and bf16, bf16 weights without a master.
 std::string unsupported(const Op& op);
 
 }  // namespace stepcast

@@ -2,8 +2,10 @@
 // thrown is that of the first to fail.
 #include "execute/execute.h"
 
+#include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -24,8 +26,9 @@ std::string executable(const Job& job) {
     if (!fault.empty()) return fmt::format("'{}': {}", to_text(op), fault);
   }
   for (const Tensor& tensor : job.tensors) {
-    if (tensor.dtype == Dtype::kFp32 || tensor.dtype == Dtype::kInt64) continue;
-    return fmt::format("tensor {} is {}; only fp32 is carried out yet",
+    if (tensor.dtype == Dtype::kFp32 || tensor.dtype == Dtype::kBf16) continue;
+    if (tensor.dtype == Dtype::kInt64) continue;
+    return fmt::format("tensor {} is {}; only fp32 and bf16 are carried out yet",
                        label_text(job, tensor.label), dtype_name(tensor.dtype));
   }
   for (const Transfer& transfer : job.transfers) {
@@ -44,36 +47,151 @@ std::string executable(const Job& job) {
 }
 
 RankRun run_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-                 Backend& backend, Transport& transport) {
-  Rank rank(job, options, corpus, backend, transport);
+                 Backend& backend, Transport& transport, Progress& progress) {
+  Rank rank(job, options, corpus, backend, transport, progress);
+  transport.sum_everywhere({});  // who begins early would seem to wait for ever
   for (std::int64_t step = 0; step < options.steps; ++step) rank.step();
   return rank.finish();
 }
 
+// The threads take orders: so many steps more, or none, which ends them.
+class ThreadRanks::Team {
+ public:
+  Team(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
+       const MakeBackend& make_backend)
+      : job_(job),
+        options_(options),
+        corpus_(corpus),
+        make_backend_(make_backend),
+        transports_(make_thread_transports(job.mesh.ranks())),
+        progress_(transports_.size()),
+        runs_(transports_.size()),
+        ranks_(transports_.size()) {
+    for (std::size_t rank = 0; rank < transports_.size(); ++rank) {
+      threads_.emplace_back([this, rank] { work(rank); });
+    }
+    if (options.stuck) {
+      watch_.emplace(job, std::span<const Progress>(progress_), options.stuck);
+    }
+    wait();
+  }
+  ~Team() { end(); }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  void step(std::int64_t count) {
+    check();
+    {
+      const std::lock_guard lock(mutex_);
+      ordered_ = count;
+      idle_ = 0;
+      ++order_;
+    }
+    changed_.notify_all();
+    wait();
+    check();
+  }
+
+  std::vector<Marks> last_marks() const {
+    std::vector<Marks> marks;
+    for (const Rank* rank : ranks_) marks.push_back(rank->last_marks());
+    return marks;
+  }
+
+  std::vector<RankRun> finish() {
+    check();
+    end();
+    check();
+    return std::move(runs_);
+  }
+
+ private:
+  void work(std::size_t number) {
+    std::uint64_t seen = 0;
+    try {
+      const auto backend = make_backend_();
+      Rank rank(job_, options_, corpus_, *backend, *transports_[number], progress_[number]);
+      ranks_[number] = &rank;
+      while (const std::int64_t count = next_order(seen)) {
+        for (std::int64_t step = 0; step < count; ++step) rank.step();
+      }
+      runs_[number] = rank.finish();
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!first_) first_ = std::current_exception();
+      }
+      progress_[number].rest();
+      transports_[number]->abort();
+      while (next_order(seen) != 0) {
+      }
+    }
+  }
+
+  // Says that this rank is idle, and waits for an order that it has not seen.
+  std::int64_t next_order(std::uint64_t& seen) {
+    std::unique_lock lock(mutex_);
+    if (order_ > 0 && ordered_ == 0) return 0;  // that was the last one
+    if (++idle_ == transports_.size()) done_.notify_all();
+    changed_.wait(lock, [&] { return order_ != seen; });
+    seen = order_;
+    return ordered_;
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return idle_ == transports_.size(); });
+  }
+
+  void check() {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+  void end() {
+    if (threads_.empty()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      ordered_ = 0;
+      ++order_;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    watch_.reset();
+  }
+
+  const Job& job_;
+  const ExecuteOptions& options_;
+  const Corpus& corpus_;
+  const MakeBackend make_backend_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<Progress> progress_;
+  std::vector<RankRun> runs_;
+  std::vector<Rank*> ranks_;  // each lives on its thread
+
+  std::mutex mutex_;
+  std::condition_variable changed_, done_;
+  std::uint64_t order_ = 0;
+  std::int64_t ordered_ = 0;  // steps
+  std::size_t idle_ = 0;
+  std::exception_ptr first_;
+  std::vector<std::thread> threads_;
+  std::optional<Watch> watch_;
+};
+
+ThreadRanks::ThreadRanks(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
+                         const MakeBackend& make_backend)
+    : team_(std::make_unique<Team>(job, options, corpus, make_backend)) {}
+ThreadRanks::~ThreadRanks() = default;
+void ThreadRanks::step(std::int64_t count) { team_->step(count); }
+std::vector<Marks> ThreadRanks::last_marks() const { return team_->last_marks(); }
+std::vector<RankRun> ThreadRanks::finish() { return team_->finish(); }
+
 std::vector<RankRun> run_threads(const Job& job, const ExecuteOptions& options,
                                  const Corpus& corpus, const MakeBackend& make_backend) {
-  const auto transports = make_thread_transports(job.mesh.ranks());
-  std::vector<RankRun> runs(transports.size());
-  std::exception_ptr first;
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const auto backend = make_backend();
-        runs[rank] = run_rank(job, options, corpus, *backend, *transports[rank]);
-      } catch (...) {
-        {
-          const std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        transports[rank]->abort();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
-  return runs;
+  ThreadRanks ranks(job, options, corpus, make_backend);
+  ranks.step(options.steps);
+  return ranks.finish();
 }
 
 }  // namespace stepcast

@@ -3,6 +3,8 @@
 // and tag, which is what a stream asks for.
 #include "execute/mpi.h"
 
+#include <cstdlib>
+
 #include "sim/base/error.h"
 
 #ifdef STEPCAST_MPI
@@ -150,6 +152,23 @@ std::unique_ptr<Transport> MpiSession::transport() const {
   return std::make_unique<MpiTransport>(rank());
 }
 
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text, static_cast<std::size_t>(length));
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+bool MpiSession::one_machine() const {
+  MPI_Comm here;
+  int size = 0;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+  MPI_Comm_size(here, &size);
+  MPI_Comm_free(&here);
+  return size == ranks();
+}
+
 }  // namespace stepcast
 
 #else
@@ -164,6 +183,8 @@ MpiSession::~MpiSession() = default;
 int MpiSession::rank() const { return 0; }
 int MpiSession::ranks() const { return 1; }
 std::unique_ptr<Transport> MpiSession::transport() const { return nullptr; }
+bool MpiSession::one_machine() const { return true; }
+std::string mpi_version() { return ""; }
 
 }  // namespace stepcast
 
@@ -205,18 +226,55 @@ void each_member(Run& run, One one, List list) {
   one(run.sent);
   one(run.time);
   one(run.instructions);
+  one(run.between);
   list(run.losses);
   list(run.seconds);
   list(run.spans);
 }
 
+void send_marks(Transport& transport, const std::vector<Marks>& steps) {
+  send_value(transport, steps.size());
+  for (const Marks& marks : steps) {
+    send_value(transport, marks.begin);
+    send_list(transport, marks.ends);
+  }
+}
+
+void receive_marks(Transport& transport, int from, std::vector<Marks>& steps) {
+  std::size_t count = 0;
+  receive_value(transport, from, count);
+  steps.resize(count);
+  for (Marks& marks : steps) {
+    marks.rank = from;
+    receive_value(transport, from, marks.begin);
+    receive_list(transport, from, marks.ends);
+  }
+}
+
 }  // namespace
+
+int launched_rank() {
+  // Open MPI; PMI, which Slurm and MPICH speak; Slurm.
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name); rank != nullptr) return std::atoi(rank);
+  }
+  return 0;
+}
+
+std::chrono::steady_clock::time_point common_epoch(Transport& transport) {
+  using namespace std::chrono;
+  const auto now = duration_cast<seconds>(steady_clock::now().time_since_epoch());
+  double whole = transport.rank() == 0 ? static_cast<double>(now.count()) : 0;
+  transport.sum_everywhere({&whole, 1});
+  return steady_clock::time_point(seconds(static_cast<std::int64_t>(whole)));
+}
 
 std::vector<RankRun> gather_runs(Transport& transport, const Mesh& mesh, const RankRun& mine) {
   if (transport.rank() != 0) {
     each_member(
         mine, [&](const auto& value) { send_value(transport, value); },
         [&](const auto& list) { send_list(transport, list); });
+    send_marks(transport, mine.marks);
     return {};
   }
   std::vector<RankRun> runs(static_cast<std::size_t>(mesh.ranks()));
@@ -226,6 +284,7 @@ std::vector<RankRun> gather_runs(Transport& transport, const Mesh& mesh, const R
         runs[static_cast<std::size_t>(rank)],
         [&](auto& value) { receive_value(transport, rank, value); },
         [&](auto& list) { receive_list(transport, rank, list); });
+    receive_marks(transport, rank, runs[static_cast<std::size_t>(rank)].marks);
   }
   return runs;
 }

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -20,6 +22,7 @@ namespace stepcast {
 
 namespace {
 
+constexpr int kLooks = 200;  // at whether the others are there, before a thread goes to sleep
 constexpr std::size_t kBlock = 2048;  // numbers that stay in the first cache while they are reduced
 
 // What the threads share.
@@ -30,7 +33,7 @@ class Exchange {
     std::vector<float*> data;            // what the members showed
     std::vector<const float*> inputs;
     std::size_t arrived = 0;
-    std::uint64_t round = 0;
+    std::atomic<std::uint64_t> round{0};
   };
   struct Mail {
     std::deque<std::vector<std::byte>> messages;
@@ -51,7 +54,8 @@ class Exchange {
     return *found;
   }
 
-  // All members of the meeting have come here.
+  // All members of the meeting have come here. Waking a thread takes longer than most collectives,
+  // so it looks round a while first, and leaves the core to others while it does.
   void wait(Meeting& meeting) {
     std::unique_lock lock(mutex_);
     const std::uint64_t round = meeting.round;
@@ -59,38 +63,51 @@ class Exchange {
       meeting.arrived = 0;
       ++meeting.round;
       meeting.changed.notify_all();
-    } else {
-      meeting.changed.wait(lock, [&] { return aborted_ || meeting.round != round; });
+      return check();
     }
+    lock.unlock();
+    for (int look = 0; look < kLooks && meeting.round == round; ++look) {
+      std::this_thread::yield();
+    }
+    lock.lock();
+    meeting.changed.wait(lock, [&] { return aborted_ || meeting.round != round; });
     check();
   }
 
+  // The copies are made outside the lock, so that pairs do not wait for each other.
   void send(int from, int to, Stream stream, std::span<const std::byte> message) {
-    const std::lock_guard lock(mutex_);
-    check();
-    Mail& mail = mail_[{from, to, stream}];
+    Mail& mail = mail_of(from, to, stream);
     std::vector<std::byte> copy;
-    if (!mail.spare.empty()) {
-      copy = std::move(mail.spare.back());
-      mail.spare.pop_back();
+    {
+      const std::lock_guard lock(mutex_);
+      check();
+      if (!mail.spare.empty()) {
+        copy = std::move(mail.spare.back());
+        mail.spare.pop_back();
+      }
     }
     copy.assign(message.begin(), message.end());
+    const std::lock_guard lock(mutex_);
     mail.messages.push_back(std::move(copy));
     posted_.notify_all();
   }
 
   double receive(int from, int to, Stream stream, std::span<std::byte> message) {
     const auto begin = std::chrono::steady_clock::now();
-    std::unique_lock lock(mutex_);
-    Mail& mail = mail_[{from, to, stream}];
-    posted_.wait(lock, [&] { return aborted_ || !mail.messages.empty(); });
-    check();
+    Mail& mail = mail_of(from, to, stream);
+    std::vector<std::byte> arrived;
+    {
+      std::unique_lock lock(mutex_);
+      posted_.wait(lock, [&] { return aborted_ || !mail.messages.empty(); });
+      check();
+      arrived = std::move(mail.messages.front());
+      mail.messages.pop_front();
+    }
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-    std::vector<std::byte>& arrived = mail.messages.front();
     STEPCAST_CHECK(arrived.size() == message.size(), "a verified Job's messages fit");
     std::memcpy(message.data(), arrived.data(), arrived.size());
+    const std::lock_guard lock(mutex_);
     mail.spare.push_back(std::move(arrived));
-    mail.messages.pop_front();
     return waited.count();
   }
 
@@ -105,6 +122,10 @@ class Exchange {
   std::span<double>& total(int rank) { return totals_[static_cast<std::size_t>(rank)]; }
 
  private:
+  Mail& mail_of(int from, int to, Stream stream) {
+    const std::lock_guard lock(mutex_);
+    return mail_[{from, to, stream}];
+  }
   void check() const {
     if (aborted_) throw Error("execute", "another rank stopped");
   }

@@ -1,6 +1,5 @@
-// A pass over a chunk is a list of steps, one a block (two where several layers are checkpointed as
-// a group: forward again, then backward). Around each step stands what its unit of weights needs:
-// with stage 3 a gather some steps ahead and a drop behind; in backward the reduction.
+// A pass over a chunk is a list of steps (pass.h). Around each step stands what its unit of weights
+// needs: with stage 3 a gather some steps ahead and a drop behind; in backward the reduction.
 //
 // How far gathers run ahead is limited, as FSDP's rate limiter does it: with a prefetch of f, at
 // most f + 1 units are whole at a time, so the gather of step q waits for the end of step q - f -
@@ -11,17 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+
+#include "models/message.h"
 
 namespace stepcast {
 
 namespace {
-
-enum class Action : std::uint8_t { kForward, kForwardDrop, kRecompute, kRecomputeLast, kBackward };
-
-struct Step {
-  std::size_t block = 0;
-  std::vector<Action> actions;
-};
 
 struct Placed {
   const BlockKind* kind = nullptr;
@@ -37,7 +32,7 @@ class ChunkWriter {
       : tables_(tables), kinds_(kinds), shape_(shape), plan_(plan), norm_(norm),
         state_(tables, plan), prefetch_(plan.overlap ? static_cast<int>(plan.prefetch) : 0) {}
 
-  ChunkBodies run();
+  ChunkBodies run(Passes passes);
 
  private:
   bool streams_weights() const { return plan_.effective_zero() == 3; }
@@ -49,15 +44,21 @@ class ChunkWriter {
 
   TensorId add_tensor(Tensor tensor, std::int32_t layer);
   void place_blocks();
+  void add_units(const BlockKind& kind, Placed& placed);
   Unit unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const;
 
-  std::vector<Step> forward_steps() const;
-  std::vector<Step> backward_steps() const;
-  bool group_begins(std::size_t block) const;
+  bool keeps_weights() const { return streams_weights() && !plan_.reshard_after_forward; }
+  // The first micro-batch's forward does more than that of the others.
+  bool first_differs() const;
 
-  void act(BodyWriter& body, const Step& step);
-  void run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather, bool drop);
-  void issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q,
+  std::vector<PassBlock> pass_blocks() const;
+  Binding on_the_way(std::size_t block) const;
+  void group_gathers();
+  PassBodies write_passes(const Visit& visit);
+
+  void act(BodyWriter& body, const PassStep& step);
+  void run_steps(BodyWriter& body, const std::vector<PassStep>& steps, bool gather, bool drop);
+  void issue_gather(BodyWriter& body, const std::vector<PassStep>& steps, int q,
                     std::vector<int>& holders, std::vector<bool>& waits) const;
   EventId gathered(int step) const;
   EventId limit(int from_end) const;
@@ -66,8 +67,6 @@ class ChunkWriter {
   BodyId backward(bool last);
   void after_backward(BodyWriter& body, std::size_t block);
   TensorId slice_of(TensorId tensor);
-  void receive(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
-  void send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
 
   Tables& tables_;
   const std::vector<BlockKind>& kinds_;
@@ -77,12 +76,16 @@ class ChunkWriter {
   State state_;
   const int prefetch_;
   std::vector<Placed> blocks_;
+  Visit visit_;                        // of the bodies that are being written
+  bool ring_ = false;
   std::vector<TensorId> activations_;  // activations_[j] enters block j; the last leaves the chunk
   std::vector<TensorId> gradients_;    // of activations_
-  std::vector<TensorId> data_;
+  std::vector<TensorId> residents_;    // beside the state: token ids, 8-bit copies of weights
   // What crosses to the part before and after, forward and backward, where it is a slice.
   std::array<TensorId, 2> slices_in_ = {kNoTensor, kNoTensor};
   std::array<TensorId, 2> slices_out_ = {kNoTensor, kNoTensor};
+
+  bool prepares_ = false;  // the first micro-batch's forward is being written
 
   // While backward is being written:
   bool last_ = false;                       // of the last micro-batch
@@ -103,6 +106,7 @@ TensorId ChunkWriter::add_tensor(Tensor tensor, std::int32_t layer) {
 Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const {
   Unit unit;
   unit.layer = binding.layer;
+  unit.dtype = weights.front().dtype;
   for (const WeightSlots& w : weights) {
     unit.elements += w.elements;
     unit.weights.push_back(binding(w.weight));
@@ -161,7 +165,7 @@ void ChunkWriter::place_blocks() {
     }
     placed.binding.places = {activations_[j], activations_[j + 1], gradients_[j],
                              gradients_[j + 1]};
-    for (TensorId slot : kind.data) data_.push_back(placed.binding(slot));
+    for (TensorId slot : kind.residents) residents_.push_back(placed.binding(slot));
     for (std::size_t s = 0; s < kind.shared.size(); ++s) {
       const SharedWeight& want = kind.shared[s];
       auto known = std::find_if(shared.begin(), shared.end(),
@@ -184,43 +188,46 @@ void ChunkWriter::place_blocks() {
       }
       placed.units.push_back(known->unit);
     }
-    if (!kind.weights.empty()) {
-      placed.units.push_back(state_.add(unit_of(kind.weights, placed.binding)));
-      placed.first_use.push_back(placed.units.back());
-    }
+    add_units(kind, placed);
     blocks_.push_back(std::move(placed));
   }
 }
 
-bool ChunkWriter::group_begins(std::size_t block) const {
-  return blocks_[block].kind->checkpointed &&
-         blocks_[block].binding.layer % plan_.recompute_every == 0;
+// The block's own weights, those of one type together.
+void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
+  std::vector<Dtype> dtypes;
+  for (const WeightSlots& w : kind.weights) {
+    if (std::find(dtypes.begin(), dtypes.end(), w.dtype) == dtypes.end()) dtypes.push_back(w.dtype);
+  }
+  for (const Dtype dtype : dtypes) {
+    std::vector<WeightSlots> weights;
+    std::copy_if(kind.weights.begin(), kind.weights.end(), std::back_inserter(weights),
+                 [&](const WeightSlots& w) { return w.dtype == dtype; });
+    placed.units.push_back(state_.add(unit_of(weights, placed.binding)));
+    placed.first_use.push_back(placed.units.back());
+  }
 }
 
-std::vector<Step> ChunkWriter::forward_steps() const {
-  std::vector<Step> steps;
-  for (std::size_t j = 0; j < blocks_.size(); ++j) {
-    const bool inside = blocks_[j].kind->checkpointed && !group_begins(j);
-    steps.push_back({j, {inside ? Action::kForwardDrop : Action::kForward}});
+std::vector<PassBlock> ChunkWriter::pass_blocks() const {
+  std::vector<PassBlock> blocks;
+  for (const Placed& placed : blocks_) {
+    const bool begins = placed.binding.layer % plan_.recompute_every == 0;
+    blocks.push_back({placed.kind->numbered, placed.kind->checkpointed, begins});
   }
-  return steps;
+  return blocks;
 }
 
-std::vector<Step> ChunkWriter::backward_steps() const {
-  std::vector<Step> steps;
-  for (std::size_t end = blocks_.size(); end > 0;) {
-    std::size_t begin = end - 1;
-    if (blocks_[begin].kind->checkpointed) {
-      while (!group_begins(begin)) --begin;
-      for (std::size_t j = begin; j + 1 < end; ++j) steps.push_back({j, {Action::kRecompute}});
-      steps.push_back({end - 1, {Action::kRecomputeLast, Action::kBackward}});
-      for (std::size_t j = end - 1; j > begin; --j) steps.push_back({j - 1, {Action::kBackward}});
-    } else {
-      steps.push_back({begin, {Action::kBackward}});
-    }
-    end = begin;
-  }
-  return steps;
+// What leaves a block that is passed enters the next one that is, whatever lies between them.
+Binding ChunkWriter::on_the_way(std::size_t block) const {
+  Binding binding = blocks_[block].binding;
+  const auto here = std::find(visit_.begin(), visit_.end(), block);
+  const std::size_t from = here == visit_.begin() ? 0 : *(here - 1) + 1;
+  const std::size_t to = here + 1 == visit_.end() ? blocks_.size() : block + 1;
+  binding.places[0] = activations_[from];
+  binding.places[1] = activations_[to];
+  binding.places[2] = gradients_[from];
+  binding.places[3] = gradients_[to];
+  return binding;
 }
 
 EventId ChunkWriter::gathered(int step) const {
@@ -232,7 +239,7 @@ EventId ChunkWriter::limit(int from_end) const {
 }
 
 // Brings in the units of step q that no step on the way holds already.
-void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<Step>& steps, int q,
+void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<PassStep>& steps, int q,
                                std::vector<int>& holders, std::vector<bool>& waits) const {
   std::vector<std::int32_t> missing;
   for (std::int32_t unit : blocks_[steps[static_cast<std::size_t>(q)].block].units) {
@@ -246,19 +253,25 @@ void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<Step>& steps,
   state_.gather(body, missing, gathered(q));
 }
 
-void ChunkWriter::act(BodyWriter& body, const Step& step) {
+void ChunkWriter::act(BodyWriter& body, const PassStep& step) {
   const Placed& placed = blocks_[step.block];
   const BlockKind& kind = *placed.kind;
-  for (Action action : step.actions) {
+  if (prepares_) body.stamp(kind.prepare, placed.binding);
+  for (PassAction action : step.actions) {
     switch (action) {
-      case Action::kForward: body.stamp(kind.forward, placed.binding); break;
-      case Action::kForwardDrop: body.stamp(kind.forward_drop, placed.binding); break;
-      case Action::kRecompute: body.stamp(kind.recompute, placed.binding); break;
-      case Action::kRecomputeLast: body.stamp(kind.recompute_last, placed.binding); break;
-      case Action::kBackward:
+      case PassAction::kForward: body.stamp(kind.forward, on_the_way(step.block)); break;
+      case PassAction::kForwardDrop: body.stamp(kind.forward_drop, on_the_way(step.block)); break;
+      case PassAction::kRecompute: body.stamp(kind.recompute, on_the_way(step.block)); break;
+      case PassAction::kRecomputeLast:
+        body.stamp(kind.recompute_last, on_the_way(step.block));
+        break;
+      case PassAction::kBackward:
         state_.open_gradients(body, placed.units);
-        body.stamp(kind.backward, placed.binding);
+        body.stamp(kind.backward, on_the_way(step.block));
         after_backward(body, step.block);
+        break;
+      case PassAction::kReduce:
+        if (reduces_at_end()) after_backward(body, step.block);
         break;
     }
   }
@@ -266,13 +279,13 @@ void ChunkWriter::act(BodyWriter& body, const Step& step) {
 
 // Weights come in with `gather`, some steps ahead, and go with `drop` when the last step that holds
 // them is done. Without `gather` they are whole already; without `drop` they stay.
-void ChunkWriter::run_steps(BodyWriter& body, const std::vector<Step>& steps, bool gather,
+void ChunkWriter::run_steps(BodyWriter& body, const std::vector<PassStep>& steps, bool gather,
                             bool drop) {
   const int count = static_cast<int>(steps.size());
   std::vector<int> holders(static_cast<std::size_t>(state_.units()), 0);  // by unit
   std::vector<bool> waits(steps.size(), false);                          // by step
   if (!gather) {
-    for (const Step& step : steps) {
+    for (const PassStep& step : steps) {
       for (std::int32_t unit : blocks_[step.block].units) {
         ++holders[static_cast<std::size_t>(unit)];
       }
@@ -282,7 +295,7 @@ void ChunkWriter::run_steps(BodyWriter& body, const std::vector<Step>& steps, bo
     issue_gather(body, steps, q, holders, waits);
   }
   for (int s = 0; s < count; ++s) {
-    const Step& step = steps[static_cast<std::size_t>(s)];
+    const PassStep& step = steps[static_cast<std::size_t>(s)];
     if (gather && s + prefetch_ < count) {
       issue_gather(body, steps, s + prefetch_, holders, waits);
     }
@@ -309,51 +322,14 @@ TensorId ChunkWriter::slice_of(TensorId tensor) {
   return add_tensor(slice, slice.label.layer);
 }
 
-void ChunkWriter::receive(BodyWriter& body, TensorId tensor, Stream stream, int step,
-                          TensorId slice) {
-  const TensorId sent = slice == kNoTensor ? tensor : slice;
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(sent)};
-  body.add(Alloc{sent});
-  body.add(Receive{tables_.transfer(transfer), sent, tables_.label("receive"), stream,
-                   static_cast<std::int8_t>(step)});
-  if (slice == kNoTensor) {
-    body.order(stream, kReceived, Stream::kCompute);
-    return;
-  }
-  body.add(Alloc{tensor});
-  body.order(stream, kReceived, Stream::kTensor);
-  body.collective({TransferKind::kAllGather, Axis::kTensor, false, body.bytes(tensor)}, {slice},
-                  {tensor}, tables_.label("receive.gather"), Stream::kTensor,
-                  stream == Stream::kReceiveForward ? Phase::kForward : Phase::kBackward);
-  body.order(Stream::kTensor, kTensorDone, Stream::kCompute);
-  body.add(Free{slice});
-}
-
-// What is sent is freed at once for the allocator's book; its memory is given back when the send is
-// done with it (as record_stream does).
-void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice) {
-  if (slice != kNoTensor) {
-    const Tensor& part = tables_.job().tensors[static_cast<std::size_t>(slice)];
-    body.add(Alloc{slice});
-    body.compute(Pointwise{PointwiseKind::kCast, part.shape.sizes[0], part.shape.sizes[1],
-                           part.dtype, part.dtype, false},
-                 {tensor}, {slice}, tables_.label("send.slice"),
-                 stream == Stream::kSendForward ? Phase::kForward : Phase::kBackward);
-    body.add(Free{tensor});
-    tensor = slice;
-  }
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(tensor)};
-  body.order(Stream::kCompute, kSendReady, stream);
-  body.add(Send{tables_.transfer(transfer), tensor, tables_.label("send"), stream,
-                static_cast<std::int8_t>(step)});
-  if (!plan_.pipeline_overlap) body.order(stream, kSent, Stream::kCompute);
-  body.add(Free{tensor});
-}
-
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
-  const std::vector<Step> steps = forward_steps();
+  const bool others = first && first_differs();
+  prepares_ = first;
+  const std::vector<PassStep> steps = forward_steps(pass_blocks(), visit_, others);
   if (first && gathers_in_forward()) {
+    // The updates before are those of the last step, which is over; in a ring, of the last round.
+    if (ring_) body.order(Stream::kCompute, kComputeReady, Stream::kData);
     // Updated weights come in group by group, one group ahead of the blocks that use it.
     std::size_t issued = 0;
     const auto issue = [&] {
@@ -363,10 +339,10 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     std::int32_t arrived = -1;
-    for (const Step& step : steps) {
+    for (const PassStep& step : steps) {
       for (; arrived < group_of_block_[step.block]; ++arrived) {
         body.add(Wait{Stream::kCompute, static_cast<EventId>(kFirstRing + (arrived + 1) % 2)});
         issue();
@@ -375,12 +351,15 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
-  if (shape_.next) send(body, activations_.back(), Stream::kSendForward, 1, slices_out_[0]);
+  prepares_ = false;
+  if (shape_.next) {
+    write_send(body, {activations_.back(), slices_out_[0]}, Stream::kSendForward, 1, plan_);
+  }
   return body.finish();
 }
 
@@ -410,43 +389,67 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    receive(body, gradients_.back(), Stream::kReceiveBackward, 1, slices_out_[1]);
+    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1);
   }
   const bool reshard = plan_.reshard_after_forward;
-  run_steps(body, backward_steps(), streams_weights() && reshard,
+  run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
             streams_weights() && (last || reshard));
   if (!open_.empty()) {
     state_.close_gradients(body, open_);
     open_.clear();
   }
-  if (shape_.previous) send(body, gradients_.front(), Stream::kSendBackward, -1, slices_in_[1]);
+  if (shape_.previous) {
+    write_send(body, {gradients_.front(), slices_in_[1]}, Stream::kSendBackward, -1, plan_);
+  }
   return body.finish();
 }
 
-ChunkBodies ChunkWriter::run() {
+// Updated weights are gathered in groups, a bucket's bytes at a time.
+void ChunkWriter::group_gathers() {
+  Bytes bytes;
+  for (const Placed& block : blocks_) {
+    if (!block.first_use.empty() && (groups_.empty() || bytes >= plan_.bucket)) {
+      groups_.emplace_back();
+      bytes = Bytes();
+    }
+    for (std::int32_t unit : block.first_use) {
+      groups_.back().push_back(unit);
+      bytes += Bytes(state_.unit(unit).elements * dtype_size(state_.unit(unit).dtype));
+    }
+    group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
+  }
+}
+
+bool ChunkWriter::first_differs() const {
+  const bool prepares = std::any_of(blocks_.begin(), blocks_.end(), [](const Placed& block) {
+    return !block.kind->prepare.code.empty();
+  });
+  return gathers_in_forward() || keeps_weights() || prepares;
+}
+
+PassBodies ChunkWriter::write_passes(const Visit& visit) {
+  visit_ = visit;
+  PassBodies out;
+  out.forward = out.forward_first = forward(false);
+  if (first_differs()) out.forward_first = forward(true);
+  out.backward = out.backward_last = backward(false);
+  if ((reduces_at_end() && plan_.overlap) || keeps_weights()) out.backward_last = backward(true);
+  return out;
+}
+
+ChunkBodies ChunkWriter::run(Passes passes) {
   place_blocks();
   if (shape_.previous) slices_in_ = {slice_of(activations_.front()), slice_of(gradients_.front())};
   if (shape_.next) slices_out_ = {slice_of(activations_.back()), slice_of(gradients_.back())};
+  if (gathers_in_forward()) group_gathers();
   ChunkBodies out;
-  if (gathers_in_forward()) {
-    Bytes bytes;
-    for (const Placed& block : blocks_) {
-      if (!block.first_use.empty() && (groups_.empty() || bytes >= plan_.bucket)) {
-        groups_.emplace_back();
-        bytes = Bytes();
-      }
-      for (std::int32_t unit : block.first_use) {
-        groups_.back().push_back(unit);
-        bytes += Bytes(state_.unit(unit).elements * dtype_size(plan_.compute));
-      }
-      group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
-    }
-  }
-  const bool keeps_weights = streams_weights() && !plan_.reshard_after_forward;
-  out.forward = out.forward_first = forward(false);
-  if (gathers_in_forward() || keeps_weights) out.forward_first = forward(true);
-  out.backward = out.backward_last = backward(false);
-  if ((reduces_at_end() && plan_.overlap) || keeps_weights) out.backward_last = backward(true);
+  std::vector<Visit> visits(1);
+  for (std::size_t j = 0; j < blocks_.size(); ++j) visits[0].push_back(j);
+  ring_ = passes == Passes::kRing;
+  // What a gather ahead of its step still finds whole must be so far behind as in all blocks.
+  const auto layers = static_cast<std::size_t>(streams_weights() ? std::max(2, prefetch_) : 2);
+  if (ring_) visits = ring_visits(pass_blocks(), layers);
+  for (const Visit& visit : visits) out.passes.push_back(write_passes(visit));
 
   BodyWriter settle(tables_, "settle", Phase::kOptimizer);
   if (reduces_at_end() && !plan_.overlap) {
@@ -464,7 +467,7 @@ ChunkBodies ChunkWriter::run() {
   out.update = update.finish();
 
   std::vector<TensorId> residents = state_.residents();
-  residents.insert(residents.end(), data_.begin(), data_.end());
+  residents.insert(residents.end(), residents_.begin(), residents_.end());
   tables_.job().resident_sets.push_back(std::move(residents));
   out.residents = static_cast<std::int32_t>(tables_.job().resident_sets.size()) - 1;
   return out;
@@ -473,22 +476,8 @@ ChunkBodies ChunkWriter::run() {
 }  // namespace
 
 ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
-                        const ChunkShape& shape, const Plan& plan, TensorId norm) {
-  return ChunkWriter(tables, kinds, shape, plan, norm).run();
-}
-
-int events_used(const Plan& plan) {
-  const int ring = plan.effective_zero() == 3 ? static_cast<int>(plan.prefetch) + 1 : 1;
-  return kFirstRing + 2 * ring;
-}
-
-BodyId write_begin(Tables& tables, const Plan& plan) {
-  BodyWriter body(tables, "begin", Phase::kForward);
-  const int ring = (plan.overlap ? static_cast<int>(plan.prefetch) : 0) + 1;
-  for (int i = 0; i < ring; ++i) {
-    body.add(Record{Stream::kCompute, static_cast<EventId>(kFirstRing + ring + i)});
-  }
-  return body.finish();
+                        const ChunkShape& shape, const Plan& plan, TensorId norm, Passes passes) {
+  return ChunkWriter(tables, kinds, shape, plan, norm).run(passes);
 }
 
 }  // namespace stepcast

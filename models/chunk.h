@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/block_kind.h"
+#include "models/pass.h"
 #include "models/sharding.h"
 
 namespace stepcast {
@@ -17,19 +18,27 @@ struct ChunkShape {
   bool operator==(const ChunkShape&) const = default;
 };
 
-struct ChunkBodies {
+// What the micro-batches pass: all blocks, or as a ring of visits (pass.h).
+enum class Passes : std::uint8_t { kAll, kRing };
+
+// The bodies of one visit.
+struct PassBodies {
   BodyId forward_first = 0;  // of micro-batch 0: may bring weights in for the whole step
   BodyId forward = 0;
   BodyId backward = 0;
   BodyId backward_last = 0;  // of the last micro-batch: may reduce gradients, drop weights
-  BodyId settle = 0;         // what is left of reducing, and the norm
+};
+
+struct ChunkBodies {
+  std::vector<PassBodies> passes;  // one, or those of a ring's visits
+  BodyId settle = 0;               // what is left of reducing, and the norm
   BodyId update = 0;
   std::int32_t residents = 0;
 };
 
 // `norm`: the tensor of the global gradient norm, kNoTensor without clipping.
 ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
-                        const ChunkShape& shape, const Plan& plan, TensorId norm);
+                        const ChunkShape& shape, const Plan& plan, TensorId norm, Passes passes);
 
 // Events that bodies of this plan use.
 int events_used(const Plan& plan);

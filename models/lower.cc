@@ -8,6 +8,7 @@
 #include "models/chunk.h"
 #include "models/schedule.h"
 #include "models/stages.h"
+#include "sim/base/error.h"
 
 namespace stepcast {
 
@@ -15,8 +16,8 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const Network& network, const Plan& plan)
-      : network_(network), plan_(plan), tables_(job_) {}
+  Lowering(const Network& network, const Plan& plan, Passes passes, std::int64_t rounds)
+      : network_(network), plan_(plan), passes_(passes), rounds_(rounds), tables_(job_) {}
 
   Job run();
 
@@ -25,9 +26,13 @@ class Lowering {
   BodyId write_clip();
   BodyId write_norm_reset();
   void write_program(const std::vector<Slot>& slots, std::size_t stage);
+  void write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
+                   std::int64_t round, std::vector<Call>& schedule) const;
 
   const Network& network_;
   const Plan& plan_;
+  const Passes passes_;
+  const std::int64_t rounds_;
   Job job_;
   Tables tables_;
   std::vector<BlockKind> kinds_;
@@ -46,7 +51,7 @@ const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bo
   ChunkShape shape{{chain + part.first, chain + part.last}, previous, next};
   const auto known = std::find(shapes_.begin(), shapes_.end(), shape);
   if (known != shapes_.end()) return chunks_[static_cast<std::size_t>(known - shapes_.begin())];
-  chunks_.push_back(write_chunk(tables_, kinds_, shape, plan_, norm_));
+  chunks_.push_back(write_chunk(tables_, kinds_, shape, plan_, norm_, passes_));
   shapes_.push_back(std::move(shape));
   return chunks_.back();
 }
@@ -74,10 +79,32 @@ BodyId Lowering::write_norm_reset() {
   return body.finish();
 }
 
+void Lowering::write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
+                           std::int64_t round, std::vector<Call>& schedule) const {
+  const auto chunks = static_cast<std::int32_t>(bodies.size());
+  const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
+  if (begin_ >= 0) schedule.push_back({begin_, 0, 0});
+  for (const Slot& slot : slots) {
+    const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
+    const PassBodies& b =
+        passes[static_cast<std::size_t>(round + slot.micro_batch) % passes.size()];
+    BodyId body = slot.micro_batch == 0 ? b.forward_first : b.forward;
+    if (slot.backward) body = slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
+    schedule.push_back({body, slot.chunk, slot.micro_batch});
+  }
+  if (norm_reset_ >= 0) schedule.push_back({norm_reset_, 0, 0});
+  for (std::int32_t c = 0; c < chunks; ++c) {
+    schedule.push_back({bodies[static_cast<std::size_t>(c)].settle, c, 0});
+  }
+  if (clip_ >= 0) schedule.push_back({clip_, 0, 0});
+  for (std::int32_t c = 0; c < chunks; ++c) {
+    schedule.push_back({bodies[static_cast<std::size_t>(c)].update, c, 0});
+  }
+}
+
 void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) {
   const auto stages = static_cast<std::size_t>(plan_.pipeline);
   const auto chunks = static_cast<std::int32_t>(plan_.virtual_stages);
-  const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
   std::vector<ChunkBodies> bodies;
   Program program;
   for (std::int32_t c = 0; c < chunks; ++c) {
@@ -86,21 +113,10 @@ void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) 
     program.residents.push_back({bodies.back().residents, c});
   }
   if (norm_ != kNoTensor) program.residents.push_back({norm_set_, 0});
-  program.schedule.reserve(slots.size() + 2 * bodies.size() + 2);
-  if (begin_ >= 0) program.schedule.push_back({begin_, 0, 0});
-  for (const Slot& slot : slots) {
-    const ChunkBodies& b = bodies[static_cast<std::size_t>(slot.chunk)];
-    BodyId body = slot.micro_batch == 0 ? b.forward_first : b.forward;
-    if (slot.backward) body = slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
-    program.schedule.push_back({body, slot.chunk, slot.micro_batch});
-  }
-  if (norm_reset_ >= 0) program.schedule.push_back({norm_reset_, 0, 0});
-  for (std::int32_t c = 0; c < chunks; ++c) {
-    program.schedule.push_back({bodies[static_cast<std::size_t>(c)].settle, c, 0});
-  }
-  if (clip_ >= 0) program.schedule.push_back({clip_, 0, 0});
-  for (std::int32_t c = 0; c < chunks; ++c) {
-    program.schedule.push_back({bodies[static_cast<std::size_t>(c)].update, c, 0});
+  program.schedule.reserve(static_cast<std::size_t>(rounds_) *
+                           (slots.size() + 2 * bodies.size() + 2));
+  for (std::int64_t round = 0; round < rounds_; ++round) {
+    write_round(slots, bodies, round, program.schedule);
   }
   job_.programs.push_back(std::move(program));
 }
@@ -136,6 +152,22 @@ Job Lowering::run() {
 
 }  // namespace
 
-Job lower(const Network& network, const Plan& plan) { return Lowering(network, plan).run(); }
+Job lower(const Network& network, const Plan& plan) {
+  return Lowering(network, plan, Passes::kAll, 1).run();
+}
+
+Plan ring_plan(const Plan& plan) {
+  constexpr std::int64_t kMicroBatches = 3;  // the first, one in between, the last
+  Plan ring = plan;
+  ring.global_batch =
+      plan.micro_batch * plan.data * std::min(kMicroBatches, plan.micro_batches());
+  return ring;
+}
+
+Job lower_ring(const Network& network, const Plan& plan, std::int64_t rounds) {
+  STEPCAST_CHECK(rounds >= 1, "a ring without rounds");
+  const Plan ring = ring_plan(plan);
+  return Lowering(network, ring, Passes::kRing, rounds).run();
+}
 
 }  // namespace stepcast

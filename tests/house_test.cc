@@ -68,13 +68,15 @@ const std::vector<Floor>& floors() {
       {"sim/engine", {"sim/", "<fmt/"}},
       {"models", {"sim/base/", "sim/program/", "<fmt/"}},
       {"execute", {"sim/base/", "sim/program/", "sim/result/", "<fmt/", "<mpi.h>"}},
+      {"execute/progress.", {"<sys/", "<unistd.h>"}},
       {"execute/cpu", {"<dnnl", "<oneapi/dnnl/", "<omp.h>"}},
-      {"execute/cuda", {"<cuda", "<cublas", "<nccl"}},
+      {"execute/cuda", {"<cuda", "<cublas", "<nccl", "<mma.h>", "<dlfcn.h>"}},
       {"calibrate",
        {"execute/", "sim/base/", "sim/program/", "sim/cost/", "sim/hardware/", "sim/result/",
         "<fmt/", "<benchmark/", "<nlopt.hpp>"}},
       {"tools",
-       {"sim/", "models/", "execute/", "calibrate/", "<fmt/", "<nlohmann/", "<CLI/", "<unistd.h>"}},
+       {"sim/", "models/", "execute/", "calibrate/", "<fmt/", "<nlohmann/", "<CLI/", "<sched.h>",
+        "<unistd.h>"}},
       {"tools/import_topology_xml.", {"<pugixml.hpp>"}},
   };
   return table;

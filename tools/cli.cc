@@ -19,10 +19,12 @@
 #include <fmt/ranges.h>
 
 #include "sim/base/error.h"
+#include "tools/calibrate.h"
 #include "tools/commands.h"
 #include "tools/compare.h"
 #include "tools/files.h"
 #include "tools/import.h"
+#include "tools/loop.h"
 #include "tools/time.h"
 #include "tools/validate.h"
 
@@ -51,7 +53,9 @@ struct Arguments {
   std::string ranks = "folded";
   bool no_advice = false;
   ExecuteArguments execute;
+  CalibrateArguments calibrate;
   CompareArguments compare;
+  LoopArguments loop;
   ShowArguments show;
   TimeArguments time;
   ValidateArguments validate;
@@ -115,6 +119,63 @@ void add_execute(CLI::App& app, Arguments& arguments) {
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");
 }
 
+void add_loop(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "loop", "Calibrate, forecast, execute and compare here, in turns: is the forecast right?");
+  LoopArguments& loop = arguments.loop;
+  command->add_option("CONFIG", loop.configs, "What-if files, one plan after the other")
+      ->required()
+      ->type_name("");
+  add_sets(*command, loop.sets);
+  command
+      ->add_option("--slices", loop.slices,
+                   "Of each plan: [sentinel, ring, sentinel, full steps]; without: 15")
+      ->type_name("N");
+  command
+      ->add_option("--tolerance", loop.tolerance,
+                   "Of forecast against measured step time; without: 4%")
+      ->type_name("4%");
+  command->add_option("--json", loop.json, "Write all slices there; - is stdout")
+      ->type_name("FILE");
+  command->add_flag("--allow-inconclusive", loop.allow_inconclusive,
+                    "Exit 0 where the machine was not still enough to tell");
+  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive (an interval of more than 3 %
+each way).
+Examples:
+  stepcast loop configs/loop/gpt-h256.json
+  stepcast loop configs/loop/*.json --json loop.json)");
+}
+
+void add_calibrate(CLI::App& app, Arguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("calibrate", "Time the work of plans here, for simulate to take");
+  CalibrateArguments& calibrate = arguments.calibrate;
+  command->add_option("--for", calibrate.configs, "A what-if file; may come again")
+      ->required()
+      ->type_name("CONFIG")
+      ->allow_extra_args(false);
+  add_sets(*command, calibrate.sets);
+  command->add_option("--out", calibrate.out, "Write the profile there; - is stdout")
+      ->required()
+      ->type_name("PROFILE");
+  command->add_option("--device", calibrate.device, "What the plans are executed on")
+      ->type_name("cpu|cuda");
+  command
+      ->add_option("--launch", calibrate.launch,
+                   "threads of this process are the ranks; mpi: the processes that mpirun started")
+      ->type_name("threads|mpi");
+  command->add_flag("--resume", calibrate.resume, "Go on from what the file holds already");
+  command
+      ->add_option("--repeat", calibrate.repeat,
+                   "Slices of each plan; without: what 10 s hold, at least 8")
+      ->type_name("N");
+  command->footer(
+      R"(A slice is two rounds of a small plan of the same shapes; the file is written after each.
+Example:
+  stepcast calibrate --for plan.json --out here.json
+  stepcast simulate plan.json --set profile=here.json)");
+}
+
 void add_compare(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("compare", "Two reports of one plan: is the one what the other said?");
@@ -170,7 +231,7 @@ void add_time(CLI::App& app, Arguments& arguments) {
   command->add_option("--k", time.k, "gemm: what is summed over");
   command->add_option("--batch", time.batch, "gemm: products at once; attention: sequences");
   command->add_option("--role", time.role, "gemm: forward, input-gradient or weight-gradient");
-  command->add_option("--dtype", time.dtype, "Of the operands: bf16, fp16, fp8, fp32");
+  command->add_option("--dtype", time.dtype, "Of the operands: bf16, fp16, fp32, fp8; fp8-block with scales for blocks of 128");
   command->add_option("--output", time.output, "gemm: of the result");
   command->add_flag("--accumulate", time.accumulate, "gemm: added to what the result holds");
   command->add_option("--heads", time.heads, "attention: query heads");
@@ -329,7 +390,9 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
     return simulate_command(arguments.simulate);
   }
   if (app.got_subcommand("execute")) return execute_command(arguments.execute);
+  if (app.got_subcommand("calibrate")) return calibrate_command(arguments.calibrate);
   if (app.got_subcommand("compare")) return compare_command(arguments.compare);
+  if (app.got_subcommand("loop")) return loop_command(arguments.loop);
   if (app.got_subcommand("show")) return show_command(arguments.show);
   if (app.got_subcommand("time")) return time_command(arguments.time);
   if (app.got_subcommand("validate")) return validate_command(arguments.validate);
@@ -347,7 +410,9 @@ int parse_and_run(int argc, char** argv) {
   Arguments arguments;
   add_simulate(app, arguments);
   add_execute(app, arguments);
+  add_calibrate(app, arguments);
   add_compare(app, arguments);
+  add_loop(app, arguments);
   add_show(app, arguments);
   add_time(app, arguments);
   add_validate(app, arguments);

@@ -2,9 +2,9 @@
 // times. What it reports has the form of a forecast's report, with what was measured in its place.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,87 +14,24 @@
 #include "execute/cpu/cpu_backend.h"
 #include "execute/execute.h"
 #include "execute/mpi.h"
-#include "models/lower.h"
-#include "models/transformer.h"
+#include "models/model.h"
 #include "sim/base/error.h"
 #include "sim/engine/simulate.h"
 #include "sim/result/kineto.h"
 #include "sim/result/perfetto.h"
 #include "sim/result/report.h"
 #include "tools/commands.h"
+#include "tools/composition.h"
 #include "tools/files.h"
+#include "tools/here.h"
 #include "tools/whatif.h"
 
 namespace stepcast {
 namespace {
 
 constexpr std::string_view kStdout = "-";
-
-struct Machine {
-  std::string host, processor;
-  int cores = 1;
-  Bytes memory;
-};
-
-// As Linux says it; "" where it does not.
-std::string processor_name() {
-  std::string info;
-  try {
-    info = read_file("/proc/cpuinfo");
-  } catch (const Error&) {
-    return "";
-  }
-  const std::size_t line = info.find("model name");
-  if (line == std::string::npos) return "";
-  const std::size_t begin = std::min(info.find(": ", line), info.size() - 2) + 2;
-  return info.substr(begin, info.find('\n', begin) - begin);
-}
-
-Machine this_machine() {
-  Machine machine;
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) == 0) machine.host = name;
-  machine.processor = processor_name();
-  machine.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  machine.memory = Bytes(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return machine;
-}
-
-// The what-if as it can be carried out: in fp32, without dropout. Says so where that is a change.
-WhatIf executable_what_if(const ExecuteArguments& arguments, bool speak) {
-  const WhatIf asked = read_what_if(arguments.config, arguments.sets);
-  std::vector<std::string> sets = arguments.sets;
-  for (const char* set : {"precision.compute=fp32", "precision.gradients=fp32",
-                          "precision.moments=fp32", "dropout=false"}) {
-    sets.emplace_back(set);
-  }
-  WhatIf what_if = arguments.config == kStdout ? asked : read_what_if(arguments.config, sets);
-  const bool changed = asked.plan.compute != Dtype::kFp32 ||
-                       asked.plan.gradients != Dtype::kFp32 ||
-                       asked.plan.moments != Dtype::kFp32 || asked.plan.dropout;
-  if (changed && arguments.config == kStdout) {
-    throw Error("execute -", "runs in fp32 without dropout; say \"precision\": {\"compute\": "
-                             "\"fp32\", \"moments\": \"fp32\"} and \"dropout\": false");
-  }
-  if (changed && speak) {
-    std::fputs("stepcast: execute runs in fp32 without dropout, whatever the file says; bytes are "
-               "those of fp32\n", stderr);
-  }
-  return what_if;
-}
-
-// All ranks on one machine must fit into its memory, or it would swap.
-void check_memory(const Job& job, const std::string& config, Bytes memory) {
-  Bytes sum;
-  for (const StageMemory& stage : account(job).stages) {
-    sum += stage.peak * (job.mesh.ranks() / job.mesh.stages());
-  }
-  if (sum <= memory) return;
-  throw Error(config, fmt::format("{} ranks hold {:.1f} GB at their peak, this machine has {:.1f} "
-                                  "GB; take a smaller model or batch, or more of --launch mpi",
-                                  job.mesh.ranks(), static_cast<double>(sum.count) / 1e9,
-                                  static_cast<double>(memory.count) / 1e9));
-}
+constexpr std::int64_t kRecorded = 20;  // steps, the last ones, that are composed again
+constexpr int kTrouble = 2;
 
 // The last step, as its slowest rank saw it; every other rank waited for that one.
 Timeline timeline_of(std::vector<RankRun>& runs, bool trace) {
@@ -161,9 +98,19 @@ Report report_of(const WhatIf& what_if, const Job& job, std::vector<RankRun>& ru
   return report;
 }
 
-Json report_json(const Report& report, const Job& job, const RankRun& run, const Machine& machine,
-                 const ExecuteArguments& arguments, const ExecuteOptions& options) {
+// Ranks beyond the cores take turns: their times say nothing about the plan.
+bool is_timed(const Job& job, const Machine& machine, const ExecuteArguments& arguments) {
+  return arguments.launch == "mpi" || job.mesh.ranks() <= machine.cores;
+}
+
+Json report_json(const Report& report, const Job& job, const std::vector<RankRun>& runs,
+                 const Machine& machine, const ExecuteArguments& arguments,
+                 const ExecuteOptions& options) {
+  const RankRun& run = runs.front();
   Json json = write_report(report, job);
+  const auto composition = compose(job, runs);
+  json["composition"] = composition ? composition_json(*composition) : Json();
+  json["between_kernels_seconds"] = to_seconds(run.between).value;
   json["losses"] = run.losses;
   json["step_seconds"] = run.seconds;
   const AdamW& o = options.optimizer;
@@ -173,6 +120,7 @@ Json report_json(const Report& report, const Job& job, const RankRun& run, const
                      {"memory_bytes", machine.memory.count},
                      {"backend", "cpu"},
                      {"launch", arguments.launch},
+                     {"timed", is_timed(job, machine, arguments)},
                      {"ranks", job.mesh.ranks()}};
   json["training"] = {{"data", arguments.data.empty() ? "synthetic" : arguments.data},
                       {"seed", options.seed},
@@ -187,11 +135,13 @@ Json report_json(const Report& report, const Job& job, const RankRun& run, const
   return json;
 }
 
-std::string table(const WhatIf& what_if, const Report& report, const RankRun& run,
-                  const Machine& machine, const ExecuteArguments& arguments) {
-  std::string out = fmt::format("{}: {} ranks ({}) on {} cores, {}\n\n", what_if.name,
-                                what_if.plan.ranks(), arguments.launch, machine.cores,
-                                machine.processor);
+std::string table(const WhatIf& what_if, const Job& job, const Report& report,
+                  const std::vector<RankRun>& runs, const Machine& machine,
+                  const ExecuteArguments& arguments) {
+  const RankRun& run = runs.front();
+  std::string out =
+      fmt::format("{}: {} ranks ({}) on {} cores, {}\n\n", what_if.name, what_if.plan.ranks(),
+                  arguments.launch, machine.cores, machine.processor);
   out += "  step       loss    seconds\n";
   const std::size_t steps = run.losses.size();
   const std::size_t every = std::max<std::size_t>(1, (steps + 19) / 20);
@@ -205,6 +155,16 @@ std::string table(const WhatIf& what_if, const Report& report, const RankRun& ru
     for (const Bytes bytes : report.traffic.stages[stage]) sent += bytes;
     out += fmt::format("{:>6} {:>21} {:>31}\n", stage, report.footprint.stages[stage].peak.count,
                        sent.count);
+  }
+  if (const auto composition = compose(job, runs)) {
+    out += fmt::format(
+        "\nThe last {} steps, composed again of what their instructions took, are "
+        "off by {:+.2f} %\n(the furthest by {:+.2f} %).\n",
+        composition->errors.size(), 100 * composition->error, 100 * composition->largest);
+  }
+  if (!is_timed(job, machine, arguments)) {
+    out += fmt::format("Not timed: {} ranks take turns on {} cores.\n", job.mesh.ranks(),
+                       machine.cores);
   }
   return out;
 }
@@ -232,77 +192,134 @@ void check_arguments(const ExecuteArguments& arguments) {
   }
 }
 
-// The runs of all ranks; empty on all processes but the first.
-std::vector<RankRun> run_all(const Job& job, const ExecuteArguments& arguments,
-                             const ExecuteOptions& options, const Machine& machine,
-                             const MpiSession* mpi) {
-  const auto corpus = corpus_of(arguments, job);
-  const int threads = std::max(1, machine.cores / job.mesh.ranks());
-  if (mpi == nullptr) {
-    check_memory(job, arguments.config, machine.memory);
-    return run_threads(job, options, *corpus, [&] { return make_cpu_backend(threads); });
-  }
-  if (mpi->ranks() != job.mesh.ranks()) {
-    throw Error("--launch mpi", fmt::format("the plan has {} ranks, but {} processes were started; "
-                                            "use mpirun -n {}", job.mesh.ranks(), mpi->ranks(),
-                                            job.mesh.ranks()));
-  }
-  const auto transport = mpi->transport();
-  const auto backend = make_cpu_backend(threads);
-  const RankRun mine = run_rank(job, options, *corpus, *backend, *transport);
-  return gather_runs(*transport, job.mesh, mine);
-}
-
-int execute(const ExecuteArguments& arguments, const MpiSession* mpi) {
-  const bool speak = mpi == nullptr || mpi->rank() == 0;
-  const WhatIf what_if = executable_what_if(arguments, speak);
-  const Job job = lower(transformer(what_if.model, what_if.plan), what_if.plan);
-  const std::string fault = verify(job);
-  STEPCAST_CHECK(fault.empty(), fault);
-  const std::string trouble = executable(job);
-  if (!trouble.empty()) throw Error(arguments.config, trouble);
-
-  const Machine machine = this_machine();
+// What is to be run. All that can be wrong with the question is found before anything runs.
+struct Prepared {
+  WhatIf what_if;
+  Job job;
+  Machine machine;
+  std::unique_ptr<Corpus> corpus;
   ExecuteOptions options;
+};
+
+std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak) {
+  auto prepared = std::make_unique<Prepared>();
+  prepared->what_if = executable_what_if(arguments.config, arguments.sets, speak);
+  prepared->job = executable_job(prepared->what_if, arguments.config);
+  const Job& job = prepared->job;
+  for (const std::string& path : {arguments.json, arguments.trace}) {
+    if (!path.empty()) check_writable(path);
+  }
+  prepared->machine = this_machine();
+  prepared->corpus = corpus_of(arguments, job);
+  ExecuteOptions& options = prepared->options;
   options.steps = arguments.steps;
   options.seed = arguments.seed;
   options.optimizer.rate = arguments.rate;
   options.trace = !arguments.trace.empty();
-  std::vector<RankRun> runs = run_all(job, arguments, options, machine, mpi);
-  if (runs.empty()) return 0;
+  options.record = std::min(arguments.steps, kRecorded);
+  options.check_numbers = true;
+  if (arguments.launch == "threads") {
+    check_memory(job, arguments.config, prepared->machine);
+    options.stuck = [](const Error& error) {
+      std::fputs(fmt::format("stepcast: {}\n", error.what()).c_str(), stderr);
+      std::_Exit(kTrouble);  // a thread that hangs cannot be joined
+    };
+  }
+  return prepared;
+}
 
-  const Report report = report_of(what_if, job, runs, machine, options.trace);
-  if (!arguments.json.empty()) {
-    const Json json = report_json(report, job, runs[0], machine, arguments, options);
-    write_file(arguments.json, json.dump(2) + "\n");
-  }
-  if (options.trace) {
-    const Trace& trace = report.timeline.trace;
-    write_file(arguments.trace, arguments.trace.ends_with(".json")
-                                    ? write_kineto(job, trace, kAllTracedRanks, "cpu")
-                                    : write_perfetto(job, trace));
-  }
+int threads_of_rank(const Prepared& prepared) {
+  return std::max(1, prepared.machine.cores / prepared.job.mesh.ranks());
+}
+
+// The table first, so that it is not lost with a file that cannot be written.
+int report_all(const Prepared& prepared, std::vector<RankRun>& runs,
+               const ExecuteArguments& arguments) {
+  const Job& job = prepared.job;
+  const bool trace = prepared.options.trace;
+  const Report report = report_of(prepared.what_if, job, runs, prepared.machine, trace);
   if (arguments.json != kStdout && arguments.trace != kStdout) {
-    write_file("-", table(what_if, report, runs[0], machine, arguments));
+    write_file("-", table(prepared.what_if, job, report, runs, prepared.machine, arguments));
   }
+  std::optional<Error> first;
+  if (!arguments.json.empty()) {
+    const std::string text =
+        report_json(report, job, runs, prepared.machine, arguments, prepared.options).dump(2) +
+        "\n";
+    try {
+      write_file(arguments.json, text);
+    } catch (const Error& error) {
+      if (arguments.json == kStdout || arguments.trace == kStdout) throw;
+      write_file("-", text);
+      first = Error(error.where(), error.message() + "; the report stands on stdout instead");
+    }
+  }
+  if (trace) {
+    const Trace& spans = report.timeline.trace;
+    write_file(arguments.trace, arguments.trace.ends_with(".json")
+                                    ? write_kineto(job, spans, kAllTracedRanks, "cpu")
+                                    : write_perfetto(job, spans));
+  }
+  if (first) throw *first;
   return 0;
+}
+
+int execute_threads(const ExecuteArguments& arguments) {
+  const auto prepared = prepare(arguments, true);
+  const int threads = threads_of_rank(*prepared);
+  std::vector<RankRun> runs = run_threads(prepared->job, prepared->options, *prepared->corpus,
+                                          [&] { return make_cpu_backend(threads); });
+  return report_all(*prepared, runs, arguments);
+}
+
+// One process of several, in the child of the one that was launched.
+int run_process(Prepared& prepared, const ExecuteArguments& arguments, Progress& progress) {
+  const MpiSession session;
+  try {
+    const Job& job = prepared.job;
+    if (session.ranks() != job.mesh.ranks()) {
+      throw Error("--launch mpi",
+                  fmt::format("the plan has {} ranks, but {} processes were started; use "
+                              "mpirun -n {}",
+                              job.mesh.ranks(), session.ranks(), job.mesh.ranks()));
+    }
+    const auto transport = session.transport();
+    prepared.options.epoch = common_epoch(*transport);
+    if (!session.one_machine()) prepared.options.record = 0;  // their clocks differ
+    const auto backend = make_cpu_backend(threads_of_rank(prepared));
+    const RankRun mine =
+        run_rank(job, prepared.options, *prepared.corpus, *backend, *transport, progress);
+    std::vector<RankRun> runs = gather_runs(*transport, job.mesh, mine);
+    return runs.empty() ? 0 : report_all(prepared, runs, arguments);
+  } catch (const Error& error) {
+    // The session ends all processes on its way out, before anybody else could say why.
+    const std::string rank =
+        error.where().starts_with("rank ") ? "" : fmt::format("rank {}: ", session.rank());
+    std::fputs(fmt::format("stepcast: {}{}\n", rank, error.what()).c_str(), stderr);
+    throw;
+  }
+}
+
+// All processes find the same trouble with the question. The first says so; the others give it the
+// time to, and speak if it is theirs alone.
+int execute_processes(const ExecuteArguments& arguments) {
+  std::unique_ptr<Prepared> prepared;
+  try {
+    prepared = prepare(arguments, launched_rank() == 0);
+  } catch (const Error&) {
+    if (launched_rank() > 0) sleep(2);
+    throw;
+  }
+  return run_watched(prepared->job, [&](Progress& progress) {
+    return run_process(*prepared, arguments, progress);
+  });
 }
 
 }  // namespace
 
 int execute_command(const ExecuteArguments& arguments) {
   check_arguments(arguments);
-  if (arguments.launch == "threads") return execute(arguments, nullptr);
-  const MpiSession session;
-  try {
-    return execute(arguments, &session);
-  } catch (const Error& error) {
-    // The session ends all processes on its way out, before anybody else could say why.
-    const std::string line =
-        fmt::format("stepcast: rank {}: {}\n", session.rank(), error.what());
-    std::fputs(line.c_str(), stderr);
-    throw;
-  }
+  return arguments.launch == "threads" ? execute_threads(arguments) : execute_processes(arguments);
 }
 
 }  // namespace stepcast

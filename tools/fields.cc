@@ -159,6 +159,9 @@ std::vector<Field> cluster_fields() {
       field(Form::kBandwidth, "cluster.box.host_bandwidth", "null",
             "A CPU's memory, each direction; left out, it is never the bottleneck.",
             "Without peer_to_peer all traffic over PCIe passes it."),
+      count("cluster.box.cores", "the device's", {0, 1 << 16},
+            "Of devices that are the box's own cores, how many there are; 0: they are no cores.",
+            "Ranks beyond them take turns: everything takes that much longer."),
       field(Form::kList, "cluster.slow_devices", "[]", "Devices that compute slower than the rest.",
             "With any, every rank is simulated, and the slowest one holds up its groups."),
       count("cluster.slow_devices[].device", "", {0, kRanksMax - 1}, "Its number, from 0."),
@@ -176,11 +179,18 @@ std::vector<Field> cluster_fields() {
       input_only(field(Form::kText, "cluster.description", "none", "Words for people."))};
 }
 
-Field profile_field() {
-  return field(Form::kText, "profile", "null",
-               "Measured times that go before the models': a name (`stepcast list profiles`) or a "
-               "path to what `stepcast import` wrote; it must be of the cluster's device.",
-               "Transfers over groups of the measured size take the measured time.");
+std::vector<Field> profile_fields() {
+  return {
+      field(Form::kText, "profile", "null",
+            "Measured times that go before the models': a name (`stepcast list profiles`) or a "
+            "path to what `stepcast import` or `stepcast calibrate` wrote; it must be of the "
+            "cluster's device.",
+            "Transfers over groups of the measured size, and kernels that were timed, take the "
+            "measured time."),
+      word("profile_basis", "\"measured\"", "measured interpolated",
+           "How times of a profile count: as measured, which refuses what was timed on another "
+           "machine or with another library; or as interpolated, which takes them from anywhere.",
+           "The report's basis, and its range.")};
 }
 
 std::vector<Field> batch_and_parallel_fields() {
@@ -264,9 +274,23 @@ std::vector<Field> memory_fields() {
                       "attention_core norm activation mlp attention",
                       "Run these parts of each layer again.", "", Form::kWords)),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
-      word("precision.compute", "\"bf16\"", "fp32 bf16 fp16",
-           "Weights in use, and activations.",
+      word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
+           "Weights in use, and activations. With fp8 the products of the layers' weights run in 8 "
+           "bits; attention, embedding, head and all that lies between stay in bf16.",
            "The rate of the matrix units; bytes of activations."),
+      word("precision.scaling", "\"tensor\" with compute fp8, else \"none\"",
+           "none delayed tensor block mx",
+           "How 8-bit operands are scaled: one scale a tensor, from its past (delayed) or from one "
+           "more read (tensor: current scaling); one for each block of 128 (block) or 32 (mx).",
+           "Kernels that quantise; copies for both sides of a matrix."),
+      field(Form::kSwitch, "precision.fp8_transposes", "what the device needs",
+            "8-bit products read their operands along k only, as on Hopper: what is read along its "
+            "other side as well is kept transposed, too. Of one scale a tensor; blocks always are.",
+            "A byte more for each weight of a layer."),
+      field(Form::kSwitch, "precision.fp8_weights", "false",
+            "Weights of the layers are held and gathered in 8 bits only, beside their fp32 masters "
+            "(fp8 primary weights, --fp8-param-gather); else an 8-bit copy stands beside them.",
+            "Two bytes less for each of these weights, half of their gathers."),
       word("precision.gradients", "the compute type", "fp32 bf16 fp16",
            "Gradient buffers and their reduction.", "Memory, and bytes of gradient reduction."),
       word("precision.master", "\"fp32\"", "fp32 none",
@@ -315,7 +339,7 @@ std::vector<Field> what_if_fields() {
                                   "What the report calls the question.")};
   append(all, model_fields());
   append(all, cluster_fields());
-  all.push_back(profile_field());
+  append(all, profile_fields());
   append(all, batch_and_parallel_fields());
   append(all, memory_fields());
   append(all, question_fields());

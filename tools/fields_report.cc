@@ -166,6 +166,12 @@ std::vector<Field> terms() {
       term("fused attention", "Scores stay on the chip; backward computes them again (Dao et al. "
                               "2022)."),
       term("resident", "Allocated before the step and after it: weights and optimizer state."),
+      term("composition", "A step that ran, put together again by the simulator of what its own "
+                          "instructions took: what it is off by is the simulator's error alone."),
+      term("ring", "A small job of a plan's own work, whose micro-batches pass other layers in "
+                   "turn, so that weights are as cold as in the plan; calibration times it."),
+      term("sentinel", "A fixed piece of arithmetic, timed around what is measured: if it takes "
+                       "longer, the machine has changed."),
       term("data sheet", "The vendor's peak rates; this program applies published efficiencies.")};
 }
 

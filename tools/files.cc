@@ -202,6 +202,16 @@ void write_file(const std::string& path, std::string_view content) {
   if (const int number = temporary.rename_to(target)) fail_to_write(path, number);
 }
 
+void check_writable(const std::string& path) {
+  if (path == "-") return;
+  refuse_nul(path);
+  if (path.empty()) throw Error("", "a path is empty");
+  std::error_code trouble;
+  const fs::file_status status = fs::status(path, trouble);
+  if (fs::is_directory(status)) throw Error(path, "is a directory, not a file");
+  if (!fs::exists(status) || fs::is_regular_file(status)) const Temporary room(path);
+}
+
 std::string config_directory() {
   std::error_code trouble;
   if (const char* given = std::getenv("STEPCAST_CONFIGS"); given != nullptr && *given != '\0') {

@@ -13,6 +13,10 @@ std::string read_file(const std::string& path);
 // Whole or not at all: writes a temporary neighbour and renames it. "-" is stdout.
 void write_file(const std::string& path, std::string_view content);
 
+// Throws Error where write_file() could not even begin: a folder that is not there or not to be
+// written. For those who have long to do before they write.
+void check_writable(const std::string& path);
+
 // Where configs/ is: $STEPCAST_CONFIGS, else <directory of the binary>/../share/stepcast/configs,
 // else the source tree's. Throws Error if there is none.
 std::string config_directory();

@@ -36,7 +36,7 @@ void set_utilisation(const WhatIf& what_if, const Job& job, Report& report) {
   const double devices = static_cast<double>(plan.ranks());
   const double tokens =
       static_cast<double>(plan.global_batch) * static_cast<double>(plan.sequence_length);
-  const Flops peak = matrix_rate(plan.compute, what_if.cluster.device) * step * devices;
+  const Flops peak = matrix_rate(plan.product(), what_if.cluster.device) * step * devices;
   report.tokens_per_second_per_device = tokens / step.value / devices;
   report.flops_per_token = model_flops_per_token(what_if.model, plan.sequence_length, true);
   report.mfu = report.flops_per_token * tokens / peak;

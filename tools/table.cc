@@ -89,7 +89,11 @@ std::string plan_text(const WhatIf& what_if) {
   const Json& recompute = config.at("recompute");
   words.push_back("recompute " + (recompute.is_string() ? recompute.get<std::string>()
                                                         : recompute.dump()));
-  words.push_back(std::string(dtype_name(plan.compute)));
+  const std::string product(dtype_name(plan.product()));
+  words.push_back(plan.eight_bit.on()
+                      ? fmt::format("{} ({})", product,
+                                    config.at("precision").at("scaling").get<std::string>())
+                      : product);
   if (!plan.fused_attention) words.push_back("unfused attention");
   if (plan.dropout) words.push_back("dropout");
   return fmt::format("{}", fmt::join(words, ", "));

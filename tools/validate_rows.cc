@@ -46,6 +46,7 @@ std::string dtype_word(const Json& row, std::vector<std::string>& assumed) {
   for (const std::string_view other : {"fp4", "tf32", "int8", "fp6"}) {
     if (has(text, other)) return "";
   }
+  if (has(text, "fp8") && has(text, "128")) return std::string(kBlockScaled);
   for (const char* word : {"bf16", "fp16", "fp8", "fp32"}) {
     if (has(text, word)) return word;
   }

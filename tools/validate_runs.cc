@@ -165,7 +165,7 @@ double layer_launches(const Model& model, const Plan& plan, const Device& device
                         static_cast<double>(plan.sequence_length) /
                         static_cast<double>(plan.tensor);
   const Flops layer = layers / (3.0 * static_cast<double>(model.layers)) * tokens;
-  return layer / matrix_rate(plan.compute, device) / kLaunch;
+  return layer / matrix_rate(plan.product(), device) / kLaunch;
 }
 
 std::string plan_word(const Plan& plan) {

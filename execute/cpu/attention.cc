@@ -4,9 +4,11 @@
 // Cost: O(s^2 d) a head; a causal mask saves no work here.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "execute/cpu/gemm.h"
 #include "execute/cpu/kernels.h"
+#include "execute/cpu/loops.h"
 #include "execute/cpu/packed.h"
 
 namespace stepcast::cpu {
@@ -37,6 +39,14 @@ void forward(const Attention& op, const Work& work, const Packed& p, Scratch<Rea
       for (std::int64_t i = 0; i < s; ++i) {
         Real* row = scores + i * s;
         const std::int64_t seen = visible(op, i);
+        if constexpr (std::is_same_v<Real, float>) {
+          const float most = loops().maximum(row, seen);
+          const float sum = loops().exponentials(row, most, row, seen);
+          loops().scale(row, 1 / sum, seen);
+          std::fill(row + seen, row + s, 0.0f);
+          lse[i] = most + std::log(sum);
+          continue;
+        }
         const Real most = *std::max_element(row, row + seen);
         double sum = 0;
         for (std::int64_t j = 0; j < seen; ++j) sum += row[j] = std::exp(row[j] - most);
@@ -63,7 +73,11 @@ void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Re
       dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
     }
     const std::int64_t seen = visible(op, i);
-    for (std::int64_t j = 0; j < seen; ++j) {
+    if constexpr (std::is_same_v<Real, float>) {
+      loops().exponentials(row, lse[i], row, seen);
+      loops().softmax_backward(gradient, row, static_cast<float>(dot), gradient, seen);
+    }
+    for (std::int64_t j = 0; j < seen && !std::is_same_v<Real, float>; ++j) {
       row[j] = std::exp(row[j] - lse[i]);
       gradient[j] = row[j] * (gradient[j] - static_cast<Real>(dot));
     }

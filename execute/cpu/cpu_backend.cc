@@ -1,11 +1,12 @@
-// Dispatch of an Op to its kernel, and the optimizer's loop: 16 operations an element, one pass
-// over four arrays.
+// Dispatch of an Op to its kernel, and what is no Op's: norms, updates.
 #include "execute/cpu/cpu_backend.h"
 
 #include <cmath>
 
 #include "execute/cpu/gemm.h"
 #include "execute/cpu/kernels.h"
+#include "execute/cpu/loops.h"
+#include "execute/cpu/widen.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -19,8 +20,7 @@ void compute(const Work& work, Scratch<Real>& scratch) {
       [&](const Attention& op) { run<Real>(op, work, scratch); },
       [&](const Norm& op) { run<Real>(op, work); },
       [&](const Pointwise& op) { run<Real>(op, work, scratch); },
-      [&](const Gather& op) { run<Real>(op, work); },
-      [&](const Loss& op) { run<Real>(op, work); },
+      [&](const Gather& op) { run<Real>(op, work); }, [&](const Loss& op) { run<Real>(op, work); },
       [&](const Update&) { STEPCAST_CHECK(false, "the interpreter takes Updates apart"); });
 }
 
@@ -38,37 +38,40 @@ class CpuBackend final : public Backend {
   void compute(const Work& work) override {
     if (!bound_) cpu::set_gemm_threads(threads_);
     bound_ = true;
-    cpu::compute<float>(work, scratch_);
+    widener_.run(work, [&](const Work& wide) { cpu::compute<float>(wide, scratch_); });
   }
 
   double squared_norm(const float* values, std::int64_t elements) override {
-    double sum = 0;
-    for (std::int64_t i = 0; i < elements; ++i) sum += static_cast<double>(values[i]) * values[i];
-    return sum;
+    return cpu::loops().squares(values, elements);
   }
 
   void update(const StateRange& range, const AdamW& options, std::int64_t step,
               double scale) override {
     const auto n = static_cast<double>(step);
     const auto real = [](double value) { return static_cast<float>(value); };
-    const float beta1 = real(options.beta1), beta2 = real(options.beta2);
-    const float correction1 = real(1 / (1 - std::pow(options.beta1, n)));
-    const float correction2 = real(1 / (1 - std::pow(options.beta2, n)));
-    const float rate = real(options.rate), decay = real(options.decay);
-    const float epsilon = real(options.epsilon), clip = real(scale);
-    for (std::int64_t i = 0; i < range.elements; ++i) {
-      const float g = range.gradient[i] * clip;
-      const float m = range.moment1[i] = beta1 * range.moment1[i] + (1 - beta1) * g;
-      const float v = range.moment2[i] = beta2 * range.moment2[i] + (1 - beta2) * g * g;
-      const float direction = m * correction1 / (std::sqrt(v * correction2) + epsilon);
-      range.weight[i] -= rate * (direction + decay * range.weight[i]);
-    }
+    cpu::Loops::Adam numbers;
+    numbers.beta1 = real(options.beta1);
+    numbers.beta2 = real(options.beta2);
+    numbers.correction1 = real(1 / (1 - std::pow(options.beta1, n)));
+    numbers.correction2 = real(1 / (1 - std::pow(options.beta2, n)));
+    numbers.rate = real(options.rate);
+    numbers.decay = real(options.decay);
+    numbers.epsilon = real(options.epsilon);
+    numbers.clip = real(scale);
+    cpu::loops().adam(range.weight, range.gradient, range.moment1, range.moment2, numbers,
+                      range.elements);
+  }
+
+  bool has_nan(const Operand& operand) override {
+    if (operand.tensor->dtype != Dtype::kFp32) return Backend::has_nan(operand);
+    return cpu::loops().any_nan(cpu::values<float>(operand), operand.tensor->shape.elements());
   }
 
  private:
   int threads_;
   bool bound_ = false;
   cpu::Scratch<float> scratch_;
+  cpu::Widener widener_;
 };
 
 }  // namespace

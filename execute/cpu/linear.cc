@@ -1,7 +1,10 @@
 // Products of linear layers, and the batched products of attention without a fused kernel: one
 // multiply() a layer, one a sequence and head.
+#include <type_traits>
+
 #include "execute/cpu/gemm.h"
 #include "execute/cpu/kernels.h"
+#include "execute/cpu/loops.h"
 #include "execute/cpu/packed.h"
 #include "sim/base/error.h"
 
@@ -34,7 +37,11 @@ void linear(const Gemm& op, const Work& work) {
       Real* sums = values<Real>(work.writes[1]);
       for (std::int64_t j = 0; j < op.m && !op.accumulate; ++j) sums[j] = 0;
       for (std::int64_t i = 0; i < op.k; ++i) {
-        for (std::int64_t j = 0; j < op.m; ++j) sums[j] += a[i * op.m + j];
+        if constexpr (std::is_same_v<Real, float>) {
+          loops().add_to(sums, a + i * op.m, op.m);
+        } else {
+          for (std::int64_t j = 0; j < op.m; ++j) sums[j] += a[i * op.m + j];
+        }
       }
       return;
     }

@@ -5,8 +5,10 @@
 // Two passes over a row, in double sums: O(rows columns). A norm of queries and keys walks the
 // heads of a packed qkv; its rows lie a token's width apart.
 #include <cmath>
+#include <type_traits>
 
 #include "execute/cpu/kernels.h"
+#include "execute/cpu/loops.h"
 
 namespace stepcast::cpu {
 
@@ -47,6 +49,11 @@ void forward(const Norm& op, const Work& work) {
     const Real* x = values<Real>(work.reads[0]) + plan.in(i);
     const Real* w = values<Real>(work.reads[1]) + plan.weight(i);
     Real* y = values<Real>(work.writes[0]) + plan.out(i);
+    if constexpr (std::is_same_v<Real, float>) {
+      loops().norm(x, w, bias, y, layer, static_cast<float>(kNormEpsilon),
+                   statistics + (layer ? 2 * i : i), op.columns);
+      continue;
+    }
     double sum = 0, squares = 0;
     for (std::int64_t j = 0; j < op.columns && layer; ++j) sum += x[j];
     const double mean = sum / n;
@@ -91,6 +98,10 @@ void backward(const Norm& op, const Work& work) {
     Real* dw = values<Real>(work.writes[1]) + plan.weight(i);
     const Real mean = layer ? statistics[2 * i] : Real(0);
     const Real scale = layer ? statistics[2 * i + 1] : statistics[i];
+    if constexpr (std::is_same_v<Real, float>) {
+      loops().norm_backward(dy, x, w, mean, scale, layer, dx, dw, d_bias, op.columns);
+      continue;
+    }
     double sum = 0, product = 0;
     for (std::int64_t j = 0; j < op.columns; ++j) {
       const Real normal = (x[j] - mean) * scale;

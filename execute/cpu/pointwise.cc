@@ -3,13 +3,19 @@
 // base^(2 j / d) (Su et al. 2021, in the layout of Hugging Face's models).
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "execute/cpu/kernels.h"
+#include "execute/cpu/loops.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cpu {
 
 namespace {
+
+// float is what training runs: its loops are vectors (loops.h). double is for the tests.
+template <class Real>
+constexpr bool kFast = std::is_same_v<Real, float>;
 
 constexpr double kGeluRoot = 0.7978845608028654;  // sqrt(2 / pi)
 constexpr double kGeluCubic = 0.044715;
@@ -48,6 +54,11 @@ void add(const Pointwise& op, const Work& work) {
   Real* out = values<Real>(work.writes[0]);
   for (std::int64_t i = 0; i < op.rows; ++i) {
     const std::int64_t row = i * op.columns;
+    if constexpr (kFast<Real>) {
+      loops().add(a + row, b + row, out + row, op.columns);
+      if (bias != nullptr) loops().add_to(out + row, bias, op.columns);
+      continue;
+    }
     for (std::int64_t j = row; j < row + op.columns; ++j) out[j] = a[j] + b[j];
     for (std::int64_t j = 0; j < op.columns && bias != nullptr; ++j) out[row + j] += bias[j];
   }
@@ -66,6 +77,10 @@ void add_rows(const Pointwise& op, const Work& work) {
   for (std::int64_t i = 0; i < op.rows; ++i) {
     const Real* row = table + table_row(op, work, work.reads[1], i) * op.columns;
     const std::int64_t at = i * op.columns;
+    if constexpr (kFast<Real>) {
+      loops().add(x + at, row, y + at, op.columns);
+      continue;
+    }
     for (std::int64_t j = 0; j < op.columns; ++j) y[at + j] = x[at + j] + row[j];
   }
 }
@@ -156,6 +171,12 @@ void softmax(const Pointwise& op, const Work& work) {
     const Real* in = values<Real>(work.reads[0]) + i * op.columns;
     Real* out = values<Real>(work.writes[0]) + i * op.columns;
     const std::int64_t seen = op.causal ? i % op.columns + 1 : op.columns;
+    if constexpr (kFast<Real>) {
+      const float sum = loops().exponentials(in, loops().maximum(in, seen), out, seen);
+      loops().scale(out, 1 / sum, seen);
+      std::fill(out + seen, out + op.columns, 0.0f);
+      continue;
+    }
     const Real most = *std::max_element(in, in + seen);
     double sum = 0;
     for (std::int64_t j = 0; j < seen; ++j) sum += out[j] = std::exp(in[j] - most);
@@ -170,6 +191,10 @@ void softmax_backward(const Pointwise& op, const Work& work) {
     const Real* d = values<Real>(work.reads[0]) + i * op.columns;
     const Real* p = values<Real>(work.reads[1]) + i * op.columns;
     Real* out = values<Real>(work.writes[0]) + i * op.columns;
+    if constexpr (kFast<Real>) {
+      loops().softmax_backward(d, p, loops().dot(d, p, op.columns), out, op.columns);
+      continue;
+    }
     double dot = 0;
     for (std::int64_t j = 0; j < op.columns; ++j) dot += static_cast<double>(d[j]) * p[j];
     for (std::int64_t j = 0; j < op.columns; ++j) out[j] = p[j] * (d[j] - static_cast<Real>(dot));
@@ -190,6 +215,48 @@ void copy(const Work& work) {
   }
 }
 
+bool is_silu(const Pointwise& op) {
+  return op.kind == PointwiseKind::kSwiglu || op.kind == PointwiseKind::kSwigluBackward;
+}
+
+void fast_gate(const Pointwise& op, const Work& work) {
+  const auto loop = is_silu(op) ? loops().silu_gate : loops().gelu_gate;
+  const std::int64_t n = op.columns;
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const float* gate = values<float>(work.reads[0]) + 2 * i * n;
+    loop(gate, gate + n, values<float>(work.writes[0]) + i * n, n);
+  }
+}
+
+void fast_gate_backward(const Pointwise& op, const Work& work) {
+  const auto loop = is_silu(op) ? loops().silu_gate_backward : loops().gelu_gate_backward;
+  const std::int64_t n = op.columns / 2;
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const float* gate = values<float>(work.reads[1]) + 2 * i * n;
+    float* row = values<float>(work.writes[0]) + 2 * i * n;
+    loop(values<float>(work.reads[0]) + i * n, gate, gate + n, row, row + n, n);
+  }
+}
+
+// Whether the float kernel has a loop of its own, which has then run.
+bool run_fast(const Pointwise& op, const Work& work) {
+  const std::int64_t all = op.rows * op.columns;
+  switch (op.kind) {
+    case PointwiseKind::kGelu:
+      loops().gelu(values<float>(work.reads[0]), values<float>(work.writes[0]), all);
+      return true;
+    case PointwiseKind::kGeluBackward:
+      loops().gelu_backward(values<float>(work.reads[0]), values<float>(work.reads[1]),
+                            values<float>(work.writes[0]), all);
+      return true;
+    case PointwiseKind::kSwiglu:
+    case PointwiseKind::kGeglu: fast_gate(op, work); return true;
+    case PointwiseKind::kSwigluBackward:
+    case PointwiseKind::kGegluBackward: fast_gate_backward(op, work); return true;
+    default: return false;
+  }
+}
+
 template <class Real, class Function>
 void each(const Pointwise& op, const Work& work, Function function) {
   const Real* in = values<Real>(work.reads[0]);
@@ -201,6 +268,9 @@ void each(const Pointwise& op, const Work& work, Function function) {
 
 template <class Real>
 void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
+  if constexpr (kFast<Real>) {
+    if (run_fast(op, work)) return;
+  }
   switch (op.kind) {
     case PointwiseKind::kAdd: return add<Real>(op, work);
     case PointwiseKind::kAddRows: return add_rows<Real>(op, work);
@@ -229,7 +299,11 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward:
     case PointwiseKind::kDropoutAdd:
-    case PointwiseKind::kScale: break;
+    case PointwiseKind::kScale:
+    case PointwiseKind::kAmax:
+    case PointwiseKind::kQuantize:
+    case PointwiseKind::kQuantizeBoth:
+    case PointwiseKind::kTranspose: break;
   }
   STEPCAST_CHECK(false, "unsupported() names the ops that no backend carries out");
 }

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "execute/cpu/kernels.h"
+#include "execute/cpu/loops.h"
 
 namespace stepcast::cpu {
 
@@ -14,6 +16,18 @@ namespace {
 
 const std::int64_t* ids(const Operand& operand) {
   return static_cast<const std::int64_t*>(operand.data);
+}
+
+// Of exp(in - shift); the exponentials themselves are thrown away, block by block.
+double sum_of_exponentials(const float* in, float shift, std::int64_t n) {
+  constexpr std::int64_t kBlock = 1024;
+  float block[kBlock];
+  double sum = 0;
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    sum +=
+        static_cast<double>(loops().exponentials(in + at, shift, block, std::min(kBlock, n - at)));
+  }
+  return sum;
 }
 
 }  // namespace
@@ -52,14 +66,22 @@ void run(const Loss& op, const Work& work) {
     switch (op.part) {
       case LossPart::kMaximum: {
         Real most = std::numeric_limits<Real>::lowest();
-        for (std::int64_t j = 0; j < columns; ++j) most = std::max(most, in[j]);
+        if constexpr (std::is_same_v<Real, float>) {
+          most = loops().maximum(in, columns);
+        } else {
+          for (std::int64_t j = 0; j < columns; ++j) most = std::max(most, in[j]);
+        }
         values<Real>(work.writes[0])[i] = most;
         break;
       }
       case LossPart::kSums: {
         const Real most = values<Real>(work.reads[2])[i];
         double sum = 0;
-        for (std::int64_t j = 0; j < columns; ++j) sum += std::exp(in[j] - most);
+        if constexpr (std::is_same_v<Real, float>) {
+          sum = sum_of_exponentials(in, most, columns);
+        } else {
+          for (std::int64_t j = 0; j < columns; ++j) sum += std::exp(in[j] - most);
+        }
         const std::int64_t target = ids(work.reads[1])[i] - first;
         Real* sums = values<Real>(work.writes[0]) + 2 * i;
         sums[0] = static_cast<Real>(sum);
@@ -71,7 +93,12 @@ void run(const Loss& op, const Work& work) {
         const Real* sums = values<Real>(work.reads[2]) + 2 * i;
         Real* p = values<Real>(work.writes[1]) + i * op.vocabulary;
         values<Real>(work.writes[0])[i] = std::log(sums[0]) - sums[1];
-        for (std::int64_t j = 0; j < columns; ++j) p[j] = std::exp(in[j] - most) / sums[0];
+        if constexpr (std::is_same_v<Real, float>) {
+          loops().exponentials(in, most, p, columns);
+          loops().scale(p, 1 / sums[0], columns);
+        } else {
+          for (std::int64_t j = 0; j < columns; ++j) p[j] = std::exp(in[j] - most) / sums[0];
+        }
         std::fill(p + columns, p + op.vocabulary, Real(0));
         break;
       }

@@ -64,7 +64,13 @@ class Compiler {
     STEPCAST_CHECK(prices.ops.size() == job.ops.size() && prices.basis.size() == job.ops.size() &&
                        prices.transfers.size() == job.transfers.size(),
                    "prices belong to the job");
+    STEPCAST_CHECK(!prices.one_stream || prices.receives.size() == job.transfers.size(),
+                   "prices belong to the job");
+    STEPCAST_CHECK(prices.placed.empty() ||
+                       prices.placed.size() == job.ops.size() * 2 * kPhases,
+                   "prices belong to the job");
     code_.issue = prices.issue;
+    code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
       code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
     }
@@ -84,7 +90,19 @@ class Compiler {
   Code run() {
     std::size_t total = 0;
     for (const Body& body : job_.bodies) total += body.code.size() + 1;
-    code_.micros.reserve(total);
+    code_.micros.reserve(prices_.placed.empty() ? total : 2 * total);
+    add_bodies();
+    if (!prices_.placed.empty()) {
+      first_ = false;
+      code_.later = job_.bodies.size();
+      add_bodies();
+    }
+    add_beside();
+    return std::move(code_);
+  }
+
+ private:
+  void add_bodies() {
     for (const Body& body : job_.bodies) {
       const std::size_t entry = code_.micros.size();
       code_.entries.push_back(static_cast<std::int32_t>(entry));
@@ -93,14 +111,10 @@ class Compiler {
         match(instruction, [&](const auto& i) { add(i); });
         ++instruction_;
       }
-      code_.timed.push_back(static_cast<std::int64_t>(code_.micros.size() - entry));
+      if (first_) code_.timed.push_back(static_cast<std::int64_t>(code_.micros.size() - entry));
       code_.micros.push_back({});
     }
-    add_beside();
-    return std::move(code_);
   }
-
- private:
   // Only streams that the Job uses.
   void add_beside() {
     std::vector<const Beside*> used;
@@ -125,6 +139,7 @@ class Compiler {
   }
 
   std::uint16_t stream_register(Stream stream) {
+    if (code_.one_stream) return static_cast<std::uint16_t>(kComputeRegister);
     std::int32_t& known = registers_[static_cast<std::size_t>(stream)];
     if (known < 0) {
       known = static_cast<std::int32_t>(code_.registers());
@@ -194,9 +209,16 @@ class Compiler {
   void add(const Compute& compute) {
     Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
     micro.part = part_of(compute.phase);
-    micro.detail = static_cast<std::int32_t>(prices_.basis[static_cast<std::size_t>(compute.op)]);
     micro.other = compute.op;
-    micro.duration = prices_.ops[static_cast<std::size_t>(compute.op)];
+    const auto op = static_cast<std::size_t>(compute.op);
+    PlacedPrice price;
+    if (prices_.placed.empty()) {
+      price = {prices_.ops[op], prices_.basis[op]};
+    } else {
+      price = prices_.placed[placed_row(compute.op, compute.phase, first_)];
+    }
+    micro.detail = static_cast<std::int32_t>(price.basis);
+    micro.duration = price.time;
   }
 
   void add(const Collective& collective) {
@@ -204,6 +226,8 @@ class Compiler {
     const std::int32_t with = meeting(what);
     Micro& micro = emit(with < 0 ? MicroKind::kLocal : MicroKind::kMeet, collective.stream);
     micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(what.axes));
+    // What all stages meet for is waiting for the last one's cool-down.
+    if (code_.one_stream && micro.part == Part::kPipeline) micro.part = Part::kBubble;
     micro.other = with;
     micro.detail = row_of(collective.transfer);
     micro.duration = duration(collective.transfer);
@@ -226,8 +250,9 @@ class Compiler {
     micro.part = Part::kPipeline;
     micro.other = through;
     micro.detail = cause;
-    micro.duration = duration(receive.transfer);
-    code_.receiving[micro.stream] = true;
+    micro.duration = code_.one_stream ? prices_.receives[static_cast<std::size_t>(receive.transfer)]
+                                      : duration(receive.transfer);
+    code_.receiving[micro.stream] = !code_.one_stream;  // there its wait is told at once
   }
 
   void add(const Record& record) {
@@ -247,6 +272,7 @@ class Compiler {
   std::array<std::int32_t, kStreams> registers_;
   std::vector<std::int32_t> receive_causes_;  // by TransferId; -1: none yet
   std::int32_t instruction_ = 0;
+  bool first_ = true;  // bodies of the first micro-batch are being written
 };
 
 }  // namespace

@@ -3,7 +3,8 @@
 // Every body becomes a run of micro-instructions: what takes no time is dropped, durations,
 // registers, channels and groups are looked up once. A rank's state is a file of registers:
 //   0 host, 1 the compute stream, then Job::events events, then the other streams in use, each
-//   followed by the begin of the stretch of work that its clock is the end of
+//   followed by the begin of the stretch of work that its clock is the end of. On a device of one
+//   stream the compute stream's register is that of all.
 #pragma once
 
 #include <array>
@@ -97,7 +98,8 @@ struct Busy {
 
 struct Code {
   std::vector<Micro> micros;
-  std::vector<std::int32_t> entries;        // of each body, in micros
+  std::vector<std::int32_t> entries;        // of each body, in micros; then again of later ones:
+  std::size_t later = 0;                    // added to a body for micro-batches after the first
   std::vector<std::int64_t> timed;          // instructions of each body that take part in time
   std::vector<Cause> causes;                // by Stream first, then of the distinct receives
   std::vector<MeetingKind> meetings;
@@ -108,8 +110,9 @@ struct Code {
   std::vector<bool> receiving;              // by register: a stream with a Receive
   std::vector<std::int32_t> first_causes;   // by register
   Duration issue;
-  std::vector<Busy> busy;                   // streams that slow others
-  std::vector<double> beside;               // (ops then transfers, busy): factor - 1 on the time
+  bool one_stream = false;     // all on the compute register
+  std::vector<Busy> busy;      // streams that slow others
+  std::vector<double> beside;  // (ops then transfers, busy): factor - 1 on the time
 
   std::size_t registers() const { return first_causes.size(); }
 };

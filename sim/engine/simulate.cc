@@ -51,7 +51,9 @@ void check_length(const Job& job, const Prices& prices) {
         add(prices.transfers[static_cast<std::size_t>(t->transfer)]);
       } else if (const auto* s = std::get_if<Send>(&instruction)) {
         add(prices.transfers[static_cast<std::size_t>(s->transfer)]);
-      } else if (!std::holds_alternative<Receive>(instruction)) {
+      } else if (const auto* r = std::get_if<Receive>(&instruction)) {
+        if (prices.one_stream) add(prices.receives[static_cast<std::size_t>(r->transfer)]);
+      } else {
         continue;
       }
       add(prices.issue);
@@ -92,18 +94,33 @@ Timeline simulate(const Job& job, const Prices& prices, const SimulateOptions& o
   if (options.ranks == Ranks::kAll) {
     const Code code = compile(job, prices, job.mesh, false);
     if (options.trace) check_trace(job, code, job.mesh);
-    return walk(job, code, job.mesh, prices.slow, {options.trace});
+    return walk(job, code, job.mesh, prices.slow, {.trace = options.trace});
   }
   STEPCAST_CHECK(prices.slow.empty(), "a rank stands for its stage only where none is slow");
   const Mesh folded = pipeline_alone(job.mesh);
   const Code code = compile(job, prices, folded, options.memoise && !options.trace);
   if (options.trace) check_trace(job, code, folded);
-  Timeline timeline = walk(job, code, folded, {}, {options.trace});
+  Timeline timeline = walk(job, code, folded, {}, {.trace = options.trace});
   // The first rank of a stage has all its other coordinates 0.
   const int stride = job.mesh.stride(Axis::kPipeline);
   for (RankTime& time : timeline.ranks) time.rank *= stride;
   for (Span& span : timeline.trace.spans) span.rank *= stride;
   return timeline;
+}
+
+Timeline simulate(const Job& job, const Recording& recording, bool trace) {
+  Prices prices;
+  prices.ops.resize(job.ops.size());
+  prices.basis.assign(job.ops.size(), Basis::kMeasured);
+  prices.transfers.resize(job.transfers.size());
+  prices.receives.resize(job.transfers.size());
+  prices.one_stream = true;
+  const Code code = compile(job, prices, job.mesh, false);
+  if (trace) check_trace(job, code, job.mesh);
+  WalkOptions options;
+  options.trace = trace;
+  options.recording = &recording;
+  return walk(job, code, job.mesh, {}, options);
 }
 
 }  // namespace stepcast

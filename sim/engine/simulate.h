@@ -18,6 +18,12 @@
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
 //
+// One stream. On a device that does everything in order of issue on one queue (a processor whose
+// cores both compute and copy; Prices::one_stream), all streams share the compute stream's clock:
+// nothing runs beside anything, and Record and Wait find their events past. Who receives copies,
+// too, and may begin to when the message's Send begins:
+//   Receive                     clock = latest of clock, host, begin of its Send, + its duration
+//
 // Beside each other. A stream other than compute is busy from the begin of a transfer to its end.
 // A kernel runs slower while it is (the transfer's blocks hold multiprocessors, its bytes pass
 // through memory), a transfer while others use the same port. What is issued meets what was issued
@@ -43,6 +49,7 @@
 #include "sim/base/units.h"
 #include "sim/hardware/hardware.h"
 #include "sim/program/program.h"
+#include "sim/result/recording.h"
 #include "sim/result/result.h"
 
 namespace stepcast {
@@ -54,16 +61,38 @@ struct Beside {
   std::vector<double> transfers;       // by TransferId; of other streams
 };
 
+// Of a kernel in one place of the step.
+struct PlacedPrice {
+  Duration time;
+  Basis basis = Basis::kDatasheet;
+};
+// Index into Prices::placed.
+inline std::size_t placed_row(OpId op, Phase phase, bool first) {
+  return (static_cast<std::size_t>(op) * kPhases + static_cast<std::size_t>(phase)) * 2 +
+         (first ? 0 : 1);
+}
+
 // What everything in a Job costs, indexed by OpId and TransferId.
 struct Prices {
   std::vector<Duration> ops;
   std::vector<Basis> basis;            // of each op
   std::vector<Duration> transfers;
-  Duration issue;                      // host time to issue one kernel, collective or message
-  std::vector<double> slow;            // by rank: factor on its ops; empty if all are 1
-  std::vector<Beside> beside;          // one for each stream with transfers, at most
+  Duration issue;              // host time to issue one kernel, collective or message
+  std::vector<double> slow;    // by rank: factor on its ops; empty if all are 1
+  std::vector<Beside> beside;  // one for each stream with transfers, at most
+  bool one_stream = false;
+  std::vector<Duration> receives;  // of one stream: of each transfer's Receive, by TransferId
+  // Where a kernel's time depends on its phase and on whether its micro-batch is the first: these
+  // count, by placed_row(), and `ops` holds the longest of each. Else empty.
+  std::vector<PlacedPrice> placed;
 };
 // Throws Error (place "cluster") where a single one takes longer than can be counted.
+//
+// Where the ranks of a node are more than its cores (Box::cores), they take turns: everything takes
+// ranks / cores times as long. That is the most it can be, as a rank that waits leaves its turn.
+//
+// Where the cluster's profile has work that was timed (sim/cost/timed.h, sim/network/measured.h),
+// it goes before the models, as it is: ranks that took turns did so when they were timed.
 //
 // Beside a stream's transfers (the one with the most bytes stands for them) that move R bytes a
 // second with C channels, an op runs on C multiprocessors less and on 2.5 R of memory bandwidth
@@ -89,6 +118,11 @@ struct SimulateOptions {
 // spans. A received message's span begins where its wire time would, or when it was asked for if
 // later.
 Timeline simulate(const Job& job, const Prices& prices, const SimulateOptions& options = {});
+
+// The step composed again of what its own instances took (all ranks, one stream): what its time
+// differs from recording.step by is what this engine gets wrong about order and waiting.
+// REQUIRES: `recording` is of this Job.
+Timeline simulate(const Job& job, const Recording& recording, bool trace = false);
 
 // Live bytes alone; the rest of each StageMemory stays zero. The earliest maximum counts. Cost:
 // linear in the text of the bodies plus the number of calls.

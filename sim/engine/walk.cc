@@ -85,6 +85,7 @@ struct Rank {
   std::int32_t next = -1;    // in the list of its Group
   std::int32_t awaits = -1;  // the channel kind of the message that it waits for
   Duration bubble;           // up to its pipeline_end
+  std::size_t recorded = 0;  // instances issued, where a recording says what each takes
 };
 
 // One kind of meeting, with its groups' places.
@@ -117,12 +118,15 @@ class Walk {
   }
   std::int32_t entry(const Rank& r) const {
     const Call& call = program(r).schedule[static_cast<std::size_t>(r.call)];
-    return code_.entries[static_cast<std::size_t>(call.body)];
+    return code_.entries[static_cast<std::size_t>(call.body) +
+                         (call.micro_batch > 0 ? code_.later : 0)];
   }
 
   std::int32_t take();
   void advance(std::int32_t index);
   Instant issue(const Here& here, const Micro& micro);
+  Duration duration(const Here& here, const Micro& micro);
+  Instant moved(const Here& here, const Micro& micro, Instant begin);
   void compute(const Here& here, const Micro& micro);
   void work(const Here& here, const Micro& micro, Instant begin, Instant end);
   void send(const Here& here, const Micro& micro);
@@ -141,6 +145,7 @@ class Walk {
   const Code& code_;
   const std::span<const double> slow_;
   const bool trace_;
+  const Recording* const recording_;
   std::uint64_t lottery_;
 
   std::vector<Rank> ranks_;
@@ -158,12 +163,19 @@ class Walk {
 
 Walk::Walk(const Job& job, const Code& code, const Mesh& mesh, std::span<const double> slow,
            const WalkOptions& options)
-    : job_(job), code_(code), slow_(slow), trace_(options.trace),
+    : job_(job),
+      code_(code),
+      slow_(slow),
+      trace_(options.trace),
+      recording_(options.recording),
       lottery_(options.shuffle),
       mail_(code.channels.size() * static_cast<std::size_t>(mesh.ranks())), memo_(code) {
   const auto count = static_cast<std::size_t>(mesh.ranks());
   STEPCAST_CHECK(slow.empty() || slow.size() == count, "one factor a rank");
-  STEPCAST_CHECK(code.segments.empty() || (slow.empty() && !trace_), "segments hide durations");
+  STEPCAST_CHECK(code.segments.empty() || (slow.empty() && !trace_ && recording_ == nullptr),
+                 "segments hide durations");
+  STEPCAST_CHECK(recording_ == nullptr || recording_->durations.size() == count,
+                 "a recording of all ranks");
   STEPCAST_CHECK(job.programs.size() == static_cast<std::size_t>(mesh.stages()),
                  "one program a stage");
   for (const Program& p : job.programs) {
@@ -228,6 +240,20 @@ inline Instant Walk::issue(const Here& here, const Micro& micro) {
   return later(here.clocks[micro.stream], here.clocks[kHostRegister]);
 }
 
+// Of the instance that the rank is at.
+inline Duration Walk::duration(const Here& here, const Micro& micro) {
+  if (recording_ == nullptr) [[likely]]
+    return micro.duration;
+  return recording_->durations[static_cast<std::size_t>(here.index)].at(
+      rank(here.index).recorded++);
+}
+
+// The end of a transfer that begins at `begin`.
+inline Instant Walk::moved(const Here& here, const Micro& micro, Instant begin) {
+  if (recording_ != nullptr) return begin + duration(here, micro);
+  return transfer_end(code_, here.clocks, micro, begin);
+}
+
 inline void Walk::keep_span(const Here& here, const Micro& micro, Instant begin, Instant end) {
   if (!trace_) [[likely]] return;
   const Rank& r = rank(here.index);
@@ -243,16 +269,16 @@ inline void Walk::keep_span(const Here& here, const Micro& micro, Instant begin,
 
 inline void Walk::compute(const Here& here, const Micro& micro) {
   const Instant begin = issue(here, micro);
-  Duration duration = micro.duration;
+  Duration time = duration(here, micro);
   if (!slow_.empty()) {
     const double factor = slow_[static_cast<std::size_t>(here.index)];
-    duration = Duration(std::llround(static_cast<double>(duration.picoseconds) * factor));
+    time = Duration(std::llround(static_cast<double>(time.picoseconds) * factor));
   }
   here.part(Part::kOther) += begin - here.clocks[kComputeRegister];
-  here.part(micro.part) += duration;
-  here.time->basis[static_cast<std::size_t>(micro.detail)] += duration;
-  const Instant end = kernel_end(code_, here.clocks, micro.other, begin, duration,
-                                 here.time->breakdown);
+  here.part(micro.part) += time;
+  here.time->basis[static_cast<std::size_t>(micro.detail)] += time;
+  const Instant end =
+      kernel_end(code_, here.clocks, micro.other, begin, time, here.time->breakdown);
   here.clocks[kComputeRegister] = end;
   keep_span(here, micro, begin, end);
 }
@@ -271,12 +297,12 @@ inline void Walk::work(const Here& here, const Micro& micro, Instant begin, Inst
 
 inline void Walk::send(const Here& here, const Micro& micro) {
   const Instant begin = issue(here, micro);
-  const Instant end = transfer_end(code_, here.clocks, micro, begin);
+  const Instant end = moved(here, micro, begin);
   work(here, micro, begin, end);
   const auto kind = static_cast<std::size_t>(micro.other);
   const auto stage = static_cast<std::size_t>(rank(here.index).stage);
   const std::int32_t to = here.index + hops_[kind * job_.programs.size() + stage];
-  mail_.push(kind * ranks_.size() + static_cast<std::size_t>(to), end);
+  mail_.push(kind * ranks_.size() + static_cast<std::size_t>(to), code_.one_stream ? begin : end);
   if (rank(to).awaits == micro.other) {
     rank(to).awaits = -1;
     worklist_.push_back(to);
@@ -289,8 +315,16 @@ inline bool Walk::receive(const Here& here, const Micro& micro) {
   const std::size_t channel = kind * ranks_.size() + static_cast<std::size_t>(here.index);
   if (!mail_.pop(channel, arrival)) return false;
   const Instant ready = issue(here, micro);
-  const Instant end = later(ready, arrival);
   Instant& clock = here.clocks[micro.stream];
+  if (code_.one_stream) {
+    const Instant begin = later(ready, arrival), end = begin + duration(here, micro);
+    here.part(Part::kBubble) += begin - clock;
+    here.part(Part::kPipeline) += end - begin;
+    clock = end;
+    keep_span(here, micro, begin, end);
+    return true;
+  }
+  const Instant end = later(ready, arrival);
   if (micro.stream == kComputeRegister) explain(here, end - clock, micro.detail);
   clock = end;
   here.causes[micro.stream] = micro.detail;
@@ -310,9 +344,9 @@ inline bool Walk::meet(const Here& here, const Micro& micro) {
     return false;
   }
   const Instant begin = group.latest;
-  Instant end = transfer_end(code_, here.clocks, micro, begin);
+  Instant end = moved(here, micro, begin);
   for (std::int32_t other = group.waiting; other >= 0; other = rank(other).next) {
-    end = later(end, transfer_end(code_, locate(other).clocks, micro, begin));
+    end = later(end, moved(locate(other), micro, begin));
   }
   for (std::int32_t other = group.waiting; other >= 0; other = rank(other).next) {
     std::int32_t& at = rank(other).at;
@@ -367,7 +401,7 @@ void Walk::advance(std::int32_t index) {
       case MicroKind::kCompute: compute(here, *at); break;
       case MicroKind::kLocal: {
         const Instant begin = issue(here, *at);
-        work(here, *at, begin, transfer_end(code_, here.clocks, *at, begin));
+        work(here, *at, begin, moved(here, *at, begin));
         break;
       }
       case MicroKind::kMeet:

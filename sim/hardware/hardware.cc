@@ -19,10 +19,10 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 26> kSourceKeys = {
+constexpr std::array<const char*, 28> kSourceKeys = {
     "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
-    "matrix_rate", "matrix_efficiency", "vector_rate", "multiprocessors", "cache", "launch",
-    "kernel_start",
+    "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "multiprocessors", "cache",
+    "launch", "kernel_start", "streams",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
     "nic_bandwidth", "nic_efficiency", "nic_latency", "box", "nccl", "description", "name"};
@@ -30,6 +30,7 @@ constexpr std::array<const char*, 26> kSourceKeys = {
 constexpr int kNicsMax = 1024;
 constexpr int kPcieSwitchesMax = 1024;
 constexpr int kSocketsMax = 64;
+constexpr int kCoresMax = 1 << 16;
 constexpr int kSpinesMax = 4096;
 constexpr double kOversubscriptionMax = 1000;
 
@@ -123,6 +124,7 @@ Box read_box(const Object& object, const Box& standard) {
     object.touch(key);
   }
   object.touch("pcie_bandwidth");
+  box.cores = static_cast<int>(object.integer("cores", standard.cores, {0, kCoresMax}));
   object.done();
   const bool by_pcie = box.links == BoxLinks::kPcie || box.links == BoxLinks::kPairs;
   if ((by_pcie || !box.peer_to_peer) && !(box.pcie_bandwidth.value > 0)) {
@@ -293,6 +295,7 @@ Device read_device(const Document& document) {
   device.memory_bandwidth = positive_bandwidth(root, "memory_bandwidth");
   device.kernels.memory = share(root, "memory_efficiency");
   device.matrix_rate = read_matrix_rates(root);
+  device.fp8_transposes = root.word("fp8_layouts", true, {{"tn", true}, {"any", false}});
   device.kernels.matrix.efficiency = share(root, "matrix_efficiency");
   device.vector_rate = root.flop_rate("vector_rate");
   require_positive(root, "vector_rate", device.vector_rate.value);
@@ -301,6 +304,7 @@ Device read_device(const Document& document) {
   require_not_negative(root, "cache", static_cast<double>(device.cache.count));
   device.launch = latency(root, "launch");
   device.kernel_start = latency(root, "kernel_start");
+  device.one_stream = root.word("streams", false, {{"many", false}, {"one", true}});
   AttentionKernels attention;
   attention.forward = share(root, "attention_forward_efficiency");
   attention.backward = share(root, "attention_backward_efficiency");

@@ -51,24 +51,32 @@ struct Box {
   double pcie_efficiency = 1;  // already in it; for a cluster that names a nominal one of its own
   Bandwidth socket_bandwidth;  // between two CPUs
   Bandwidth host_bandwidth;    // a CPU's memory
+  // Of devices that are the box's own cores: how many there are. Ranks beyond them take turns. 0:
+  // every device computes by itself.
+  int cores = 0;
 
   bool operator==(const Box&) const = default;
 };
 
 // One kind of device. Rates are dense (no structured sparsity) and per direction.
 struct Device {
-  std::string name;                      // "h100-sxm"
-  std::string description;               // "NVIDIA H100 SXM5 80 GB"
-  Bytes memory;                          // capacity as the framework reports it
-  std::optional<Bytes> context_memory;   // driver context and loaded kernels; none: not published
-  std::optional<Bytes> blas_workspace;   // of the matrix product library, for each host thread
-  Bandwidth memory_bandwidth;            // data sheet
-  std::map<Dtype, FlopRate> matrix_rate; // data sheet peak of the matrix units, by input dtype
-  FlopRate vector_rate;                  // fp32, outside the matrix units
-  int multiprocessors = 0;               // SMs or CUs
-  Bytes cache;                           // last-level cache
-  Seconds launch;                        // host time to issue one kernel
-  Seconds kernel_start;                  // device time before a kernel's first useful cycle
+  std::string name;                       // "h100-sxm"
+  std::string description;                // "NVIDIA H100 SXM5 80 GB"
+  Bytes memory;                           // capacity as the framework reports it
+  std::optional<Bytes> context_memory;    // driver context and loaded kernels; none: not published
+  std::optional<Bytes> blas_workspace;    // of the matrix product library, for each host thread
+  Bandwidth memory_bandwidth;             // data sheet
+  std::map<Dtype, FlopRate> matrix_rate;  // data sheet peak of the matrix units, by input dtype
+  // 8-bit products read both operands along k only, so others must be transposed first (Hopper).
+  bool fp8_transposes = true;
+  FlopRate vector_rate;                   // fp32, outside the matrix units
+  int multiprocessors = 0;                // SMs or CUs
+  Bytes cache;                            // last-level cache
+  Seconds launch;                         // host time to issue one kernel
+  Seconds kernel_start;                   // device time before a kernel's first useful cycle
+  // It does everything in order of issue on one queue, communication too, as a processor does whose
+  // cores both compute and copy: nothing overlaps.
+  bool one_stream = false;
   // From the file's memory_efficiency, matrix_efficiency and attention_*_efficiency (there named
   // "generic"), until a profile knows better.
   Kernels kernels;
@@ -145,7 +153,7 @@ bool split_cluster_name(std::string_view name, std::string& device, int& nodes,
 //              "rails": true, "nodes_per_leaf": 32, "oversubscription": 2, "spines": 4},
 //   "box": {"links": "switch", "peer_to_peer": true, "sockets": 2, "pcie_switches": 4,
 //           "pcie_bandwidth": "63 GB/s", "pcie_efficiency": 0.76, "socket_bandwidth": "40 GB/s",
-//           "host_bandwidth": "100 GB/s"},
+//           "host_bandwidth": "100 GB/s", "cores": 64},
 //   "slow_devices": [{"device": 17, "factor": 1.3}],
 //   "slow_links": [{"from": "node3/nic2", "to": "leaf0", "speed": 0.5}]}
 // and, for people, "name", "description", "source". All but "device" may be left out: one standard

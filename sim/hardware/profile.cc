@@ -3,41 +3,21 @@
 // of the number of curves.
 #include "sim/hardware/profile.h"
 
-#include <array>
+#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "sim/hardware/size_text.h"
 
 namespace stepcast {
 namespace {
 
 constexpr std::string_view kFormat = "stepcast.profile/1";
 constexpr std::int64_t kRanksMost = std::int64_t{1} << 20;  // kRanksMax of sim/program/mesh.h
-constexpr std::int64_t kBytesMost = std::int64_t{1} << 50;  // as `stepcast time` allows
 constexpr std::int64_t kSamplesMost = 1'000'000'000;
 constexpr Seconds kLongest{1e5};                            // more than a day is a slip of units
-
-// "32 MiB" where it is whole, as nccl-tests' sizes are, else "1000 B".
-std::string size_text(Bytes bytes) {
-  static constexpr std::array<std::string_view, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  std::int64_t count = bytes.count;
-  std::size_t unit = 0;
-  for (; count != 0 && count % 1024 == 0 && unit + 1 < kUnits.size(); ++unit) count /= 1024;
-  return fmt::format("{} {}", count, kUnits[unit]);
-}
-
-// "1 MiB", or a count.
-Bytes read_point_bytes(const Object& point) {
-  const Bytes bytes = point.at("bytes").is_string()
-                          ? point.bytes("bytes")
-                          : Bytes(point.integer("bytes", {1, kBytesMost}));
-  if (bytes < Bytes(1) || bytes > Bytes(kBytesMost)) {
-    point.fail("bytes", "must be at least 1 B, at most 1 PiB");
-  }
-  return bytes;
-}
 
 std::vector<WirePoint> read_points(const Object& curve) {
   const std::size_t count = curve.array_size("points");
@@ -45,7 +25,7 @@ std::vector<WirePoint> read_points(const Object& curve) {
   std::vector<WirePoint> points;
   for (std::size_t i = 0; i < count; ++i) {
     const Object point = curve.element("points", i);
-    const Bytes bytes = read_point_bytes(point);
+    const Bytes bytes = read_size(point);
     const Seconds time = point.seconds("seconds");
     if (!(time > Seconds(0) && time <= kLongest)) {
       point.fail("seconds", fmt::format("must be more than zero, at most {:g} s", kLongest.value));
@@ -82,14 +62,27 @@ bool same_group(const WireCurve& a, const WireCurve& b) {
   return a.collective == b.collective && a.ranks == b.ranks && a.nodes == b.nodes;
 }
 
-std::map<std::string, std::string> read_provenance(const Object& root) {
-  std::map<std::string, std::string> provenance;
-  const Object object = root.object("provenance");
-  if (!root.has("provenance")) return provenance;
-  for (const auto& [key, value] : root.at("provenance").items()) {
-    provenance[key] = object.string(key);
+std::map<std::string, std::string> read_texts(const Object& root, std::string_view key) {
+  std::map<std::string, std::string> texts;
+  const Object object = root.object(key);
+  if (!root.has(key)) return texts;
+  for (const auto& [name, value] : root.at(key).items()) texts[name] = object.string(name);
+  return texts;
+}
+
+std::vector<TimedWork> read_work(const Object& root) {
+  std::vector<TimedWork> all;
+  for (std::size_t i = 0; i < root.array_size("work"); ++i) {
+    const Object object = root.element("work", i);
+    TimedWork work = read_timed_work(object);
+    for (const TimedWork& other : all) {
+      if (other.ranks == work.ranks) {
+        object.fail("ranks", fmt::format("work of {} ranks is there twice", work.ranks));
+      }
+    }
+    all.push_back(std::move(work));
   }
-  return provenance;
+  return all;
 }
 
 struct ErrorKey {
@@ -137,8 +130,8 @@ Profile read_profile(const Document& document) {
   const Object root(document);
   const std::string format = root.string("format");
   if (format != kFormat) {
-    root.fail("format", fmt::format("must be \"{}\", is \"{}\"; `stepcast import` writes such "
-                                    "files", kFormat, format));
+    root.fail("format", fmt::format("must be \"{}\", is \"{}\"; `stepcast import` and "
+                                    "`stepcast calibrate` write such files", kFormat, format));
   }
   Profile profile;
   profile.name = root.string("name");
@@ -147,7 +140,9 @@ Profile read_profile(const Document& document) {
   profile.basis = root.word("basis", Basis::kMeasured,
                             {{std::string(basis_name(Basis::kMeasured)), Basis::kMeasured},
                              {std::string(basis_name(Basis::kFitted)), Basis::kFitted}});
-  profile.provenance = read_provenance(root);
+  profile.provenance = read_texts(root, "provenance");
+  profile.machine = read_texts(root, "machine");
+  profile.work = read_work(root);
   const std::size_t count = root.array_size("wires");
   for (std::size_t i = 0; i < count; ++i) {
     const Object object = root.element("wires", i);
@@ -181,6 +176,8 @@ Json write_profile(const Profile& profile) {
   json["basis"] = basis_name(profile.basis);
   json["provenance"] = Json::object();
   for (const auto& [key, value] : profile.provenance) json["provenance"][key] = value;
+  if (!profile.machine.empty()) json["machine"] = Json::object();
+  for (const auto& [key, value] : profile.machine) json["machine"][key] = value;
   json["wires"] = Json::array();
   for (const WireCurve& curve : profile.wires) {
     Json points = Json::array();
@@ -195,6 +192,7 @@ Json write_profile(const Profile& profile) {
                              {"samples", curve.samples},
                              {"spread", curve.spread}});
   }
+  for (const TimedWork& work : profile.work) json["work"].push_back(write_timed_work(work));
   if (!profile.kernels.is_null()) json["kernels"] = profile.kernels;
   for (const Residual& residual : profile.residuals) {
     json["residuals"].push_back(residual_json(residual));
@@ -207,6 +205,25 @@ void check_device(const Profile& profile, std::string_view device, std::string_v
   throw Error(place, fmt::format("profile {} is of the device {}, not of {}; take a profile of "
                                  "that device (`stepcast list profiles`) or none",
                                  profile.name, profile.device, device));
+}
+
+std::string machine_difference(const Profile& profile,
+                               const std::map<std::string, std::string>& here) {
+  for (const auto& [key, there] : profile.machine) {
+    const auto found = here.find(key);
+    if (found == here.end() || found->second == there) continue;
+    return fmt::format("its {} is {}, here it is {}", key, there, found->second);
+  }
+  return "";
+}
+
+const TimedWork* work_of(const Profile& profile, int ranks) {
+  const TimedWork* nearest = nullptr;
+  const auto distance = [&](const TimedWork& work) { return std::abs(work.ranks - ranks); };
+  for (const TimedWork& work : profile.work) {
+    if (nearest == nullptr || distance(work) < distance(*nearest)) nearest = &work;
+  }
+  return nearest;
 }
 
 void use_kernels(const Profile& profile, Device& device) {

@@ -8,6 +8,8 @@
 //    "wires": [{"collective": "all-reduce", "ranks": 8, "nodes": 1,
 //               "points": [{"bytes": "1 MiB", "seconds": "37 us"}],   // ascending
 //               "samples": 3, "spread": 0.02}],
+//    "machine": {"processor": "...", "onednn": "2.6.0"},   // of whom "work" is true
+//    "work": [{"ranks": 2, "threads": 1, "kernels": [...], "transfers": [...]}],  // work.h
 //    "kernels": {"matrix": {"efficiency": 0.5, ...}, ...},            // sim/hardware/kernels.h
 //    "residuals": [{"rows": "gemm", "count": 336, "median_absolute_error": 0.05, ...}]}
 //
@@ -25,6 +27,7 @@
 #include "sim/base/json.h"
 #include "sim/base/units.h"
 #include "sim/hardware/hardware.h"
+#include "sim/hardware/work.h"
 
 namespace stepcast {
 
@@ -60,8 +63,14 @@ struct Profile {
   std::string name;
   std::string description;
   std::string device;             // Device::name of what was measured
-  Basis basis = Basis::kMeasured; // or kFitted: the points are a fit's, not a clock's
+  // Or kFitted: the points are a fit's, not a clock's. Or kInterpolated, which no file says: they
+  // are another machine's, taken for this one because somebody asked for it.
+  Basis basis = Basis::kMeasured;
   std::map<std::string, std::string> provenance;  // date, command, library versions, source files
+  // What has to be the same for times of `work` to be this machine's: processor, cores, the
+  // libraries' versions. A key that only one side knows does not count.
+  std::map<std::string, std::string> machine;
+  std::vector<TimedWork> work;    // no two of as many ranks
   std::vector<WireCurve> wires;   // no two of the same collective, ranks and nodes
   Json kernels;                   // null: none; as read_kernels() reads it
   std::vector<Residual> residuals;
@@ -78,6 +87,14 @@ Profile read_profile(const Document& document);
 
 // Throws Error (place: `place`) if the profile is of another kind of device.
 void check_device(const Profile& profile, std::string_view device, std::string_view place);
+
+// The first thing in which the profile's machine is not `here`, "its onednn is 2.6.0, here it is
+// 3.1.0"; "" where there is none.
+std::string machine_difference(const Profile& profile,
+                               const std::map<std::string, std::string>& here);
+
+// The work timed with so many ranks, else with the nearest number; null if there is none.
+const TimedWork* work_of(const Profile& profile, int ranks);
 
 // Sets the device's kernels to the profile's, if it has any. Throws Error (place: the profile).
 void use_kernels(const Profile& profile, Device& device);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
 
 #include "sim/base/error.h"
 
@@ -39,6 +40,45 @@ MeasuredTime time_on(const WireCurve& curve, Bytes bytes, Basis basis) {
                        (log_size(above->bytes) - log_size(below.bytes));
   const Seconds time = below.time * std::pow(above->time / below.time, share);
   return {time, basis == Basis::kMeasured ? Basis::kInterpolated : basis};
+}
+
+namespace {
+
+// What was timed of one kind over groups of one size, by size.
+WireCurve curve_of(const TimedWork& work, std::string_view transfer, int ranks) {
+  WireCurve curve;
+  curve.ranks = ranks;
+  for (const TimedTransfer& timed : work.transfers) {
+    if (timed.transfer != transfer || timed.ranks != ranks) continue;
+    curve.points.push_back({timed.bytes, timed.time.mean});
+  }
+  std::sort(curve.points.begin(), curve.points.end(),
+            [](const WirePoint& a, const WirePoint& b) { return a.bytes < b.bytes; });
+  return curve;
+}
+
+}  // namespace
+
+std::optional<TransferChoice> timed_choice(const Transfer& transfer, bool receives,
+                                           const Mesh& mesh, const Profile& profile) {
+  const TimedWork* work = work_of(profile, mesh.ranks());
+  if (work == nullptr) return std::nullopt;
+  std::string name(transfer_name(transfer.kind));
+  std::replace(name.begin(), name.end(), '_', '-');
+  if (transfer.kind == TransferKind::kSendReceive) name = receives ? "receive" : "send";
+  const int ranks =
+      transfer.ends_only ? std::min(2, mesh.stages()) : mesh.group_size(transfer.axes);
+  const WireCurve curve = curve_of(*work, name, ranks);
+  if (curve.points.empty()) return std::nullopt;
+  const bool here = work->ranks == mesh.ranks();
+  const Basis basis =
+      here || profile.basis != Basis::kMeasured ? profile.basis : Basis::kInterpolated;
+  const MeasuredTime measured = time_on(curve, transfer.bytes, basis);
+  TransferChoice choice;
+  choice.time = measured.time;
+  choice.basis = measured.basis;
+  choice.algorithm = choice.protocol = "unknown";
+  return choice;
 }
 
 double bus_factor(TransferKind kind, int ranks) {

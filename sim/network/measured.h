@@ -6,6 +6,8 @@
 //                         interpolated
 //   below the first       the first point's time: latency, to which bytes add nothing; extrapolated
 //   above the last        S / S_last times the last point's time: its bandwidth; extrapolated
+// Work that was timed in the course of a step (sim/hardware/work.h) makes such curves, too, one for
+// each kind and size of group; timed with another number of ranks at work, it is interpolated.
 // Extrapolated times have the basis fitted, and so has all of a profile that is itself a fit.
 #pragma once
 
@@ -34,5 +36,11 @@ double bus_factor(TransferKind kind, int ranks);
 // measured. Neither other numbers of ranks nor other collectives are guessed from it.
 std::optional<TransferChoice> measured_choice(TransferKind kind, Bytes bytes,
                                               const Placement& placement, const Profile& profile);
+
+
+// The same from the profile's timed work of mesh.ranks() ranks. `receives`: what a Receive takes,
+// of a kSendReceive.
+std::optional<TransferChoice> timed_choice(const Transfer& transfer, bool receives,
+                                           const Mesh& mesh, const Profile& profile);
 
 }  // namespace stepcast

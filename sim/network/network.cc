@@ -318,6 +318,9 @@ TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& 
 TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh,
                                const Cluster& cluster) {
   const Placement p = place(mesh, transfer.axes, transfer.ends_only, cluster);
+  if (cluster.profile != nullptr) {
+    if (const auto timed = timed_choice(transfer, false, mesh, *cluster.profile)) return *timed;
+  }
   if (transfer.kind == TransferKind::kSendReceive && p.ranks > 1 && has_link_limits(cluster)) {
     for (int axis = 0; axis < kAxes; ++axis) {
       const auto one = static_cast<Axis>(axis);

@@ -87,7 +87,8 @@ struct TransferChoice {
 TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& placement,
                                const Cluster& cluster);
 
-// Places the transfer's group first. Throws Error if the cluster has fewer devices than the mesh
+// Places the transfer's group first. What was timed in a step of such ranks (the profile's work)
+// goes before all else. Throws Error if the cluster has fewer devices than the mesh
 // has ranks.
 TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);

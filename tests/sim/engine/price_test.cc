@@ -92,5 +92,34 @@ TEST(Price, KnowsWhatRunsBesideTransfers) {
   EXPECT_EQ(beside.transfers, (std::vector<double>{2, 1}));
 }
 
+// A device of one stream: nothing runs beside anything, and who receives copies.
+TEST(Price, KnowsDevicesThatDoEverythingInOrder) {
+  Example e;
+  Body body;
+  body.code.push_back(Collective{0, {}, {}, Stream::kTensor, Phase::kForward});
+  e.job.bodies = {body};
+  EXPECT_FALSE(price(e.job, e.cluster).one_stream);
+  e.cluster.device.one_stream = true;
+  const Prices prices = price(e.job, e.cluster);
+  EXPECT_TRUE(prices.one_stream);
+  EXPECT_TRUE(prices.beside.empty());
+  EXPECT_EQ(prices.receives, prices.transfers);
+}
+
+// Four ranks on three cores take turns, on four they do not. Other devices have no cores.
+TEST(Price, LetsRanksBeyondTheCoresTakeTurns) {
+  Example e;
+  const Prices alone = price(e.job, e.cluster);
+  e.cluster.box.cores = 4;
+  EXPECT_EQ(price(e.job, e.cluster).ops, alone.ops);
+  e.cluster.box.cores = 3;
+  const Prices shared = price(e.job, e.cluster);
+  for (std::size_t i = 0; i < alone.ops.size(); ++i) {
+    EXPECT_NEAR(to_seconds(shared.ops[i]).value, to_seconds(alone.ops[i]).value * 4 / 3, 1e-12);
+    EXPECT_NEAR(to_seconds(shared.transfers[i]).value, to_seconds(alone.transfers[i]).value * 4 / 3,
+                1e-12);
+  }
+}
+
 }  // namespace
 }  // namespace stepcast

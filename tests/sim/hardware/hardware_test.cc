@@ -227,6 +227,21 @@ TEST(Cluster, TakesItsBoxFromTheDeviceUnlessItSaysOtherwise) {
   EXPECT_EQ(pcie.nics_per_node, 0);
 }
 
+// Cores that compute and copy: one stream, one memory for all.
+TEST(Device, OfACpuDoesEverythingInOrder) {
+  const Device cpu = read_device(device_file("cpu"));
+  EXPECT_TRUE(cpu.one_stream);
+  EXPECT_FALSE(cpu.box.peer_to_peer);
+  EXPECT_EQ(cpu.box.cores, 0);
+  EXPECT_FALSE(read_device(device_file("h100-sxm")).one_stream);
+}
+
+TEST(Cluster, SaysHowManyCoresItsDevicesAre) {
+  EXPECT_EQ(cluster_of(R"({"device": "h100-sxm", "box": {"cores": 6}})").box.cores, 6);
+  EXPECT_THAT(error_of([] { cluster_of(R"({"device": "h100-sxm", "box": {"cores": -1}})"); }),
+              HasSubstr("cores"));
+}
+
 // 448 GB/s are seven links of 64; among four devices three of them count.
 TEST(StandardCluster, HasTheLinksOfItsDevicesOnly) {
   const Device device = read_device(device_file("mi300x"));

@@ -1,0 +1,160 @@
+// Numbers lie between -1 and 1, except where a logarithm or a root is taken of them: there between
+// 0 and 1. Ids are of the vocabulary.
+#include "calibrate/trial.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "execute/hash.h"
+#include "sim/base/error.h"
+
+namespace stepcast {
+
+namespace {
+
+constexpr std::int64_t kPositions = 128;     // of a sequence in attention
+constexpr std::int64_t kElements = 1 << 21;  // of logits and scores
+constexpr std::int64_t kEntries = 4096;      // of a table
+
+bool is_attention_product(const Op& op, bool with_weight) {
+  return std::holds_alternative<Gemm>(op) && !with_weight;
+}
+
+}  // namespace
+
+Trial::Trial(const Job& job, const Body& body, const Compute& compute)
+    : op(job.ops[static_cast<std::size_t>(compute.op)]) {
+  place.batch = job.batch;
+  place.tensor_ranks = job.mesh.degree(Axis::kTensor);
+  place.batch_tokens = job.batch.sequence_length * job.batch.micro_batch;
+  std::vector<TensorId> known;
+  const auto index = [&](std::int32_t at) {
+    const TensorId id = body.operands[static_cast<std::size_t>(compute.operands.first + at)];
+    const auto found = std::find(known.begin(), known.end(), id);
+    if (found != known.end()) return static_cast<std::size_t>(found - known.begin());
+    known.push_back(id);
+    tensors.push_back(job.tensors[static_cast<std::size_t>(id)]);
+    return tensors.size() - 1;
+  };
+  for (std::int32_t i = 0; i < compute.operands.reads; ++i) reads.push_back(index(i));
+  for (std::int32_t i = 0; i < compute.operands.writes; ++i) {
+    writes.push_back(index(compute.operands.reads + i));
+  }
+  shrink();
+  fill();
+}
+
+bool Trial::with_weight() const {
+  const auto* gemm = std::get_if<Gemm>(&op);
+  if (gemm == nullptr) return false;
+  const bool weight_gradient = gemm->role == GemmRole::kWeightGradient;
+  if (!weight_gradient && reads.size() < 2) return false;
+  return tensors[weight_gradient ? writes[0] : reads[1]].scope == Scope::kChunk;
+}
+
+void Trial::shrink_rows(std::int64_t rows, std::int64_t fewer) {
+  for (Tensor& tensor : tensors) {
+    if (tensor.shape.sizes[0] == rows) tensor.shape.sizes[0] = fewer;
+  }
+}
+
+// One sequence of fewer positions; heads stay as they are.
+void Trial::shrink_attention(std::int64_t positions) {
+  const std::int64_t all = place.batch.sequence_length, sequences = place.batch.micro_batch;
+  for (Tensor& tensor : tensors) {
+    auto& sizes = tensor.shape.sizes;
+    if (tensor.shape.rank == 3) {  // (sequences, heads, positions)
+      sizes[0] = 1, sizes[2] = positions;
+    } else if (sizes[0] == all * sequences) {
+      sizes[0] = positions;
+    } else if (sizes[0] % (all * sequences) == 0 && sizes[1] == all) {  // scores
+      sizes[0] = sizes[0] / (all * sequences) * positions;
+      sizes[1] = positions;
+    }
+  }
+  match(
+      op,
+      [&](Attention& a) {
+        a.batch = 1;
+        a.queries = a.keys = positions;
+      },
+      [&](Gemm& g) {
+        g.batch /= sequences;
+        for (std::int64_t* size : {&g.m, &g.n, &g.k}) {
+          if (*size % all == 0) *size = *size / all * positions;
+        }
+      },
+      [](auto&) {});
+  place.batch.sequence_length = positions;
+  place.batch.micro_batch = 1;
+}
+
+void Trial::shrink() {
+  const std::int64_t all = place.batch.sequence_length;
+  if (auto* loss = std::get_if<Loss>(&op)) {
+    const std::int64_t rows = std::max<std::int64_t>(1, kElements / loss->vocabulary);
+    if (rows >= loss->rows) return;
+    shrink_rows(loss->rows, rows);
+    loss->rows = rows;
+  } else if (auto* gather = std::get_if<Gather>(&op)) {
+    if (gather->vocabulary <= kEntries || gather->rows == gather->vocabulary) return;
+    shrink_rows(gather->vocabulary, kEntries);
+    gather->vocabulary = kEntries;
+    place.batch.vocabulary = std::min(place.batch.vocabulary, kEntries * place.tensor_ranks);
+  } else if (auto* softmax = std::get_if<Pointwise>(&op)) {
+    const bool scores = softmax->kind == PointwiseKind::kSoftmax ||
+                        softmax->kind == PointwiseKind::kSoftmaxBackward;
+    if (!scores || softmax->rows * softmax->columns <= kElements) return;
+    const std::int64_t rows =
+        softmax->columns *
+        std::max<std::int64_t>(1, kElements / softmax->columns / softmax->columns);
+    if (rows >= softmax->rows) return;
+    shrink_rows(softmax->rows, rows);
+    softmax->rows = rows;
+  } else if (const auto* attention = std::get_if<Attention>(&op)) {
+    if (attention->queries == all && attention->keys == all && all > kPositions) {
+      shrink_attention(kPositions);
+    }
+  } else if (is_attention_product(op, with_weight())) {
+    const Gemm& g = std::get<Gemm>(op);
+    // The head's width is one of the three sizes; it must not be taken for the positions.
+    int by_all = 0;
+    for (const std::int64_t size : {g.m, g.n, g.k}) by_all += size % all == 0 ? 1 : 0;
+    if (all > kPositions && by_all == 2) shrink_attention(kPositions);
+  }
+}
+
+void Trial::fill() {
+  const bool positive = std::holds_alternative<Loss>(op) || std::holds_alternative<Norm>(op);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto elements = static_cast<std::size_t>(tensors[i].shape.elements());
+    const auto bytes = static_cast<std::size_t>(tensors[i].bytes().count);
+    memory.emplace_back((bytes + sizeof(std::int64_t) - 1) / sizeof(std::int64_t));
+    if (is_float(i)) {
+      for (std::size_t at = 0; at < elements; ++at) {
+        const double u = unit(hash(11, i, at));
+        floats(i)[at] = static_cast<float>(positive ? u + 0.01 : 2 * u - 1);
+      }
+      continue;
+    }
+    STEPCAST_CHECK(tensors[i].dtype == Dtype::kInt64, "executable() names other dtypes");
+    const auto entries =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(1, place.batch.vocabulary));
+    for (std::size_t at = 0; at < elements; ++at) {
+      memory[i][at] = static_cast<std::int64_t>(hash(13, i, at) % entries);
+    }
+  }
+}
+
+std::vector<float> Trial::copy(std::size_t i) {
+  return {floats(i), floats(i) + tensors[i].shape.elements()};
+}
+
+void Trial::run(Backend& backend) {
+  std::vector<Operand> in, out;
+  for (const std::size_t i : reads) in.push_back({data(i), &tensors[i]});
+  for (const std::size_t i : writes) out.push_back({data(i), &tensors[i]});
+  backend.compute({op, in, out, place});
+}
+
+}  // namespace stepcast

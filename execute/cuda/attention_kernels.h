@@ -1,0 +1,120 @@
+// Which kernels carry out an Attention, as op_kernels.h says it of the other Ops: on tensor cores
+// for bf16 and head dimensions 64 and 128, by plain_attention.h for the rest. Queries, keys and
+// values are packed as Attention in op.h says.
+#pragma once
+
+#include <cmath>
+
+#include "execute/cuda/flash_backward.h"
+#include "execute/cuda/flash_forward.h"
+#include "execute/cuda/op_kernels.h"
+#include "execute/cuda/plain_attention.h"
+
+namespace stepcast::cuda {
+
+// The operands of an Attention, found among a Work's.
+struct AttentionOperands {
+  AttentionShape shape;
+  int dim = 0;
+  bool all_bf16 = true;
+  HeadNumbers q, k, v, o, d_o, d_q, d_k, d_v;
+  float* lse = nullptr;
+};
+
+inline HeadNumbers head_numbers(const Operand& operand, std::int64_t first_column,
+                                const Attention& op) {
+  const std::int64_t width = operand.tensor->shape.sizes[1];
+  return {view(operand).from(first_column), width, op.batch * width, op.head_dim};
+}
+
+inline AttentionOperands attention_operands(const Attention& op, const Work& work) {
+  const bool forward = op.pass == Pass::kForward;
+  const std::size_t n = work.reads.size();
+  const Operand &source = work.reads[0], &qkv = work.reads[forward ? n - 1 : n - 4];
+  const std::int64_t tokens = qkv.tensor->shape.sizes[0];
+  const std::int64_t heads = qkv.tensor->shape.sizes[1] / op.head_dim - 2 * op.kv_heads;
+  const std::int64_t key = heads * op.head_dim, value = key + op.kv_heads * op.head_dim;
+  STEPCAST_CHECK(op.head_dim <= kPlainDimMax, "a head has at most 256 columns");
+  AttentionOperands out;
+  out.dim = static_cast<int>(op.head_dim);
+  out.shape.sequences = static_cast<int>(op.batch);
+  out.shape.heads = static_cast<int>(heads);
+  out.shape.kv_heads = static_cast<int>(op.kv_heads);
+  out.shape.positions = static_cast<int>(tokens / op.batch);
+  out.shape.causal = op.causal && op.queries == op.keys;
+  out.shape.scale = 1 / std::sqrt(static_cast<float>(op.head_dim));
+  out.q = head_numbers(source, 0, op);
+  out.k = head_numbers(source, key, op);
+  out.v = head_numbers(qkv, value, op);
+  out.o = head_numbers(forward ? work.writes[0] : work.reads[n - 3], 0, op);
+  out.lse = floats(forward ? work.writes[1] : work.reads[n - 2]);
+  if (!forward) {
+    out.d_o = head_numbers(work.reads[n - 1], 0, op);
+    out.d_q = head_numbers(work.writes[0], 0, op);
+    out.d_k = head_numbers(work.writes[0], key, op);
+    out.d_v = head_numbers(work.writes[0], value, op);
+  }
+  for (const HeadNumbers& one :
+       {out.q, out.v, out.o, forward ? out.o : out.d_o, forward ? out.o : out.d_q}) {
+    const bool fits = one.data.storage == Storage::kBf16 && one.data.aligned();
+    out.all_bf16 = out.all_bf16 && fits;
+  }
+  return out;
+}
+
+template <class Real>
+HeadRows<Real> head_rows(const HeadNumbers& numbers) {
+  return {static_cast<Real*>(numbers.data.data), numbers.sequence, numbers.row, numbers.head};
+}
+
+// rowsum(dO O).
+inline std::int64_t attention_scratch_floats(const Attention& op) {
+  return op.pass == Pass::kForward ? 0 : op.batch * op.heads * op.queries;
+}
+
+template <int kDim, class Run>
+void flash_kernels(const AttentionOperands& a, bool forward, float* scratch, Run run) {
+  const auto q = head_rows<const Bf16>(a.q), k = head_rows<const Bf16>(a.k);
+  const auto v = head_rows<const Bf16>(a.v);
+  if (forward) return run(FlashForward<kDim>{a.shape, q, k, v, head_rows<Bf16>(a.o), a.lse});
+  const auto d_o = head_rows<const Bf16>(a.d_o);
+  run(FlashDots<kDim>{a.shape, head_rows<const Bf16>(a.o), d_o, scratch});
+  run(FlashQueries<kDim>{a.shape, q, k, v, d_o, a.lse, scratch, head_rows<Bf16>(a.d_q)});
+  run(FlashKeys<kDim>{a.shape, q, k, v, d_o, a.lse, scratch, head_rows<Bf16>(a.d_k),
+                      head_rows<Bf16>(a.d_v)});
+}
+
+template <class Run>
+void op_kernels(const Attention& op, const Work& work, float* scratch, Run run) {
+  const AttentionOperands a = attention_operands(op, work);
+  const bool forward = op.pass == Pass::kForward;
+  if (a.all_bf16 && a.dim == 64) return flash_kernels<64>(a, forward, scratch, run);
+  if (a.all_bf16 && a.dim == 128) return flash_kernels<128>(a, forward, scratch, run);
+  PlainAttention kernel{
+      PlainPass::kForward, a.shape, a.dim, a.q, a.k, a.v, a.o, a.d_o, a.d_q, a.d_k, a.d_v, a.lse};
+  if (forward) return run(kernel);
+  kernel.pass = PlainPass::kQueries;
+  run(kernel);
+  kernel.pass = PlainPass::kKeys;
+  run(kernel);
+}
+
+// What kernels of an Op keep between each other in device memory. A Gemm's: the partial sums of its
+// bias gradient.
+inline std::int64_t op_scratch_floats(const Op& op) {
+  return match(
+      op,
+      [](const Gemm& gemm) {
+        const bool sums = gemm.bias && gemm.role == GemmRole::kWeightGradient;
+        return sums ? column_sum_floats(gemm.m) : 0;
+      },
+      [](const Attention& attention) { return attention_scratch_floats(attention); },
+      [](const Norm& norm) { return norm_scratch_floats(norm); },
+      [](const Pointwise& pointwise) { return pointwise_scratch_floats(pointwise); },
+      [](const Gather&) { return std::int64_t{0}; }, [](const Loss&) { return std::int64_t{0}; },
+      [](const Update& update) {
+        return update.part == UpdatePart::kSquaredNorm ? kSquaredNormFloats : 0;
+      });
+}
+
+}  // namespace stepcast::cuda

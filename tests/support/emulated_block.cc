@@ -1,0 +1,232 @@
+// Fibers are ucontexts, switched from one to the next that can run; a block of 256 threads needs
+// 256 stacks of kStackBytes, kept from block to block. A switch costs less than a microsecond.
+#include "support/emulated_block.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace stepcast::cuda {
+
+namespace {
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr std::size_t kSharedMax = 227 * 1024;  // what a block of an H100 may have
+
+struct Copy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  int bytes = 0;
+};
+
+struct Fiber {
+  Thread thread;
+  ucontext_t context{};
+  std::unique_ptr<char[]> stack;
+  bool done = false;
+  bool waiting = false;
+  std::vector<Copy> open;                // not yet committed
+  std::deque<std::vector<Copy>> groups;  // committed, on their way
+};
+
+struct Warp {
+  int arrived = 0;
+  Meeting meeting = Meeting::kSync;
+  std::size_t parity = 0;
+  alignas(16) unsigned char slots[2][kWarp * HostLanes::kSlotBytes];
+};
+
+class EmulatedBlock final : public HostLanes {
+ public:
+  EmulatedBlock(const Geometry& geometry, const std::function<void(const Thread&)>& body,
+                WarpOrder order)
+      : geometry_(geometry),
+        body_(body),
+        fibers_(static_cast<std::size_t>(geometry.threads)),
+        warps_(static_cast<std::size_t>(geometry.threads / kWarp)),
+        shared_(static_cast<std::size_t>(geometry.shared_bytes) + 128) {
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      fibers_[i].stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+      order_.push_back(i);
+    }
+    if (order == WarpOrder::kDown) {
+      std::stable_sort(order_.begin(), order_.end(),
+                       [](std::size_t a, std::size_t b) { return a / kWarp > b / kWarp; });
+    }
+  }
+
+  void run(int x, int y, int z) {
+    std::fill(shared_.begin(), shared_.end(), static_cast<unsigned char>(0xff));
+    const auto address = reinterpret_cast<std::uintptr_t>(shared_.data());
+    unsigned char* shared = shared_.data() + (128 - address % 128) % 128;
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      Fiber& fiber = fibers_[i];
+      fiber.thread = {static_cast<int>(i), geometry_.threads, x, y, z, geometry_.blocks, shared};
+      fiber.done = fiber.waiting = false;
+      fiber.open.clear();
+      fiber.groups.clear();
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = kStackBytes;
+      fiber.context.uc_link = nullptr;
+      makecontext(&fiber.context, &EmulatedBlock::start, 0);
+    }
+    at_block_ = 0;
+    live_ = fibers_.size();
+    at_ = 0;
+    host_lanes() = this;
+    swapcontext(&main_, &fibers_[order_[at_]].context);
+    host_lanes() = nullptr;
+    if (!trouble_.empty()) throw EmulationError(trouble_);
+  }
+
+  void sync() override {
+    ++at_block_;
+    if (at_block_ < live_) return wait();
+    release_block();
+  }
+
+  const unsigned char* gather(Meeting meeting, const void* value, std::size_t bytes) override {
+    const Thread& t = current().thread;
+    Warp& warp = warps_[static_cast<std::size_t>(t.warp())];
+    if (warp.arrived > 0 && warp.meeting != meeting) fail("lanes of a warp meet differently");
+    warp.meeting = meeting;
+    unsigned char* slots = warp.slots[warp.parity];
+    std::memcpy(slots + static_cast<std::size_t>(t.lane()) * kSlotBytes, value, bytes);
+    if (++warp.arrived < kWarp) {
+      wait();
+    } else {
+      ++result.meetings;
+      if (meeting == Meeting::kLoadMatrices) count_conflicts(slots);
+      warp.arrived = 0;
+      warp.parity ^= 1;
+      const auto first = static_cast<std::size_t>(t.warp()) * kWarp;
+      for (std::size_t i = first; i < first + kWarp; ++i) fibers_[i].waiting = false;
+    }
+    return slots;
+  }
+
+  void copy_async(void* to, const void* from, int bytes) override {
+    if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 ||
+        (bytes > 0 && reinterpret_cast<std::uintptr_t>(from) % 16 != 0)) {
+      fail("an asynchronous copy that is not aligned to 16 bytes");
+    }
+    current().open.push_back({to, from, bytes});
+  }
+
+  void commit_copies() override {
+    current().groups.push_back(std::move(current().open));
+    current().open.clear();
+  }
+
+  void wait_copies(int groups) override {
+    auto& queue = current().groups;
+    while (queue.size() > static_cast<std::size_t>(groups)) {
+      for (const Copy& copy : queue.front()) {
+        std::memset(copy.to, 0, 16);
+        if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+      }
+      queue.pop_front();
+    }
+  }
+
+  EmulatedRun result;
+
+ private:
+  Fiber& current() { return fibers_[order_[at_]]; }
+
+  static void start() {
+    auto* self = static_cast<EmulatedBlock*>(host_lanes());
+    self->body_(self->current().thread);
+    self->finish();
+  }
+
+  void finish() {
+    if (!current().open.empty()) fail("copies that were never committed");
+    current().done = true;
+    --live_;
+    if (live_ == 0) return leave();
+    if (at_block_ > 0 && at_block_ == live_) fail("a thread ends while the others wait for it");
+    go_on();
+  }
+
+  void release_block() {
+    ++result.meetings;
+    at_block_ = 0;
+    for (Fiber& fiber : fibers_) fiber.waiting = false;
+  }
+
+  void wait() {
+    current().waiting = true;
+    go_on();
+  }
+
+  // To the next fiber that can run.
+  void go_on() {
+    Fiber& from = current();
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      at_ = at_ + 1 < order_.size() ? at_ + 1 : 0;
+      Fiber& to = current();
+      if (to.done || to.waiting) continue;
+      if (&to != &from) swapcontext(&from.context, &to.context);
+      return;
+    }
+    fail("all threads wait");
+  }
+
+  // Stacks of fibers that did not end are left as they are: kernels own nothing.
+  void fail(const std::string& what) {
+    trouble_ = what;
+    leave();
+  }
+  void leave() { setcontext(&main_); }
+
+  // A matrix is eight rows of 16 bytes; the 32 banks hold eight such rows side by side.
+  void count_conflicts(const unsigned char* slots) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      std::set<std::uintptr_t> banks;
+      for (int row = 0; row < 8; ++row) {
+        std::uintptr_t address;
+        const auto lane = static_cast<std::size_t>(matrix * 8 + row);
+        std::memcpy(&address, slots + lane * kSlotBytes, sizeof address);
+        banks.insert(address / 16 % 8);
+      }
+      result.bank_conflicts += 8 - static_cast<std::int64_t>(banks.size());
+    }
+  }
+
+  const Geometry geometry_;
+  const std::function<void(const Thread&)>& body_;
+  std::vector<Fiber> fibers_;
+  std::vector<Warp> warps_;
+  std::vector<unsigned char> shared_;
+  std::vector<std::size_t> order_;
+  std::size_t at_ = 0;  // in order_
+  std::size_t at_block_ = 0, live_ = 0;
+  ucontext_t main_{};
+  std::string trouble_;
+};
+
+}  // namespace
+
+EmulatedRun emulate(const Geometry& geometry, const std::function<void(const Thread&)>& thread,
+                    WarpOrder order) {
+  if (geometry.threads % kWarp != 0) throw EmulationError("threads come in warps of 32");
+  if (geometry.shared_bytes > static_cast<int>(kSharedMax)) {
+    throw EmulationError("more shared memory than a block can have");
+  }
+  EmulatedBlock block(geometry, thread, order);
+  for (int z = 0; z < geometry.blocks_z; ++z) {
+    for (int y = 0; y < geometry.blocks_y; ++y) {
+      for (int x = 0; x < geometry.blocks; ++x) block.run(x, y, z);
+    }
+  }
+  return block.result;
+}
+
+}  // namespace stepcast::cuda
