@@ -259,10 +259,15 @@ void add_validate(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("validate", "Published measurements against the forecast of each");
   ValidateArguments& validate = arguments.validate;
-  command->add_option("FILE", validate.files, "JSON lines, one measurement each; - is stdin")
-      ->required()
+  command
+      ->add_option("FILE", validate.files,
+                   "JSON lines, one measurement each; - is stdin; without: the shipped runs")
       ->type_name("");
   command->add_option("--json", validate.json, "Write every row and the summary; - is stdout")
+      ->type_name("FILE");
+  command->add_option("--markdown", validate.markdown, "Write the page of the shipped runs there")
+      ->type_name("FILE");
+  command->add_option("--errors", validate.errors, "Write their errors by class of plan there")
       ->type_name("FILE");
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
@@ -275,7 +280,8 @@ void add_validate(CLI::App& app, Arguments& arguments) {
         "pp": 1, "zero_stage": 3, "micro_batch": 1, "global_batch": 128},
         "measured": {"step_time_s": 15}}
   What is left out is filled in and named; what cannot be mapped says why.
-Example:
+Examples:
+  stepcast validate
   stepcast validate kernels.jsonl --json validation.json)");
 }
 
@@ -283,13 +289,17 @@ void add_import(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("import", "What other tools measured, as files of this one");
   ImportArguments& import = arguments.import;
-  command->add_option("KIND", import.kind, "nccl-tests, kernels, nccl-topology or nvidia-smi-topo")
+  command
+      ->add_option("KIND", import.kind,
+                   "nccl-tests, kernels, published, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
   command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
       ->required()
       ->type_name("");
-  command->add_option("--out", import.out, "Write the profile or cluster there; - is stdout")
+  command
+      ->add_option("--out", import.out,
+                   "Write the profile or cluster there; - is stdout; published: a folder")
       ->required()
       ->type_name("FILE");
   command->add_option("--device", import.device, "Of what was measured, if the files do not tell");
