@@ -178,12 +178,16 @@ Example:
 
 void add_compare(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
-      app.add_subcommand("compare", "Two reports of one plan: is the one what the other said?");
+      app.add_subcommand("compare", "A forecast against a run: is the one what the other said?");
   CompareArguments& compare = arguments.compare;
   command->add_option("PREDICTED", compare.predicted, "A report of simulate or execute; - is stdin")
       ->required()
       ->type_name("");
-  command->add_option("MEASURED", compare.measured, "The same, held against it; - is stdin")
+  command
+      ->add_option("MEASURED", compare.measured,
+                   "A report too; or logs of Megatron-LM, NeMo, DeepSpeed or torchtitan, "
+                   "Megatron's golden values, traces of PyTorch's profiler (.json, .json.gz; a "
+                   "folder of ranks)")
       ->required()
       ->type_name("");
   command
@@ -200,7 +204,9 @@ void add_compare(CLI::App& app, Arguments& arguments) {
 Example:
   stepcast simulate plan.json --json forecast.json
   stepcast execute plan.json --json run.json
-  stepcast compare forecast.json run.json --tolerance 10% --junit compare.xml)");
+  stepcast compare forecast.json run.json --tolerance 10% --junit compare.xml
+  stepcast compare forecast.json train.log
+  stepcast compare forecast.json traces/)");
 }
 
 void add_show(CLI::App& app, Arguments& arguments) {
