@@ -12,6 +12,8 @@
 #include <array>
 #include <iterator>
 
+#include "models/crossing.h"
+
 namespace stepcast {
 
 namespace {
@@ -28,7 +30,7 @@ class ChunkWriter {
   ChunkWriter(Tables& tables, const std::vector<BlockKind>& kinds, const ChunkShape& shape,
               const Plan& plan, TensorId norm)
       : tables_(tables), kinds_(kinds), shape_(shape), plan_(plan), norm_(norm),
-        state_(tables, plan), prefetch_(plan.overlap ? static_cast<int>(plan.prefetch) : 0) {}
+        state_(tables, plan), crossing_(tables, plan), prefetch_(plan.overlap ? static_cast<int>(plan.prefetch) : 0) {}
 
   ChunkBodies run(Passes passes);
 
@@ -64,9 +66,6 @@ class ChunkWriter {
   BodyId forward(bool first);
   BodyId backward(bool last);
   void after_backward(BodyWriter& body, std::size_t block);
-  TensorId slice_of(TensorId tensor);
-  void receive(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
-  void send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
 
   Tables& tables_;
   const std::vector<BlockKind>& kinds_;
@@ -74,6 +73,7 @@ class ChunkWriter {
   const Plan& plan_;
   const TensorId norm_;
   State state_;
+  Crossing crossing_;
   const int prefetch_;
   std::vector<Placed> blocks_;
   Visit visit_;                        // of the bodies that are being written
@@ -309,59 +309,6 @@ void ChunkWriter::run_steps(BodyWriter& body, const std::vector<PassStep>& steps
   }
 }
 
-// A tensor that all tensor ranks hold whole need not cross to the next stage t times: each rank
-// sends 1 / t of its rows, and the receivers gather them (Narayanan et al. 2021, section 4.1).
-TensorId ChunkWriter::slice_of(TensorId tensor) {
-  if (plan_.tensor == 1 || plan_.sequence_parallel || !plan_.scatter_gather) return kNoTensor;
-  Tensor slice = tables_.job().tensors[static_cast<std::size_t>(tensor)];
-  const std::int64_t rows = slice.shape.sizes[0];
-  if (slice.shape.rank != 2 || rows % plan_.tensor != 0) return kNoTensor;
-  slice.shape.sizes[0] = rows / plan_.tensor;
-  slice.label = tables_.label("slice", slice.label.layer);
-  return add_tensor(slice, slice.label.layer);
-}
-
-void ChunkWriter::receive(BodyWriter& body, TensorId tensor, Stream stream, int step,
-                          TensorId slice) {
-  const TensorId sent = slice == kNoTensor ? tensor : slice;
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(sent)};
-  body.add(Alloc{sent});
-  body.add(Receive{tables_.transfer(transfer), sent, tables_.label("receive"), stream,
-                   static_cast<std::int8_t>(step)});
-  if (slice == kNoTensor) {
-    body.order(stream, kReceived, Stream::kCompute);
-    return;
-  }
-  body.add(Alloc{tensor});
-  body.order(stream, kReceived, Stream::kTensor);
-  body.collective({TransferKind::kAllGather, Axis::kTensor, false, body.bytes(tensor)}, {slice},
-                  {tensor}, tables_.label("receive.gather"), Stream::kTensor,
-                  stream == Stream::kReceiveForward ? Phase::kForward : Phase::kBackward);
-  body.order(Stream::kTensor, kTensorDone, Stream::kCompute);
-  body.add(Free{slice});
-}
-
-// What is sent is freed at once for the allocator's book; its memory is given back when the send is
-// done with it (as record_stream does).
-void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice) {
-  if (slice != kNoTensor) {
-    const Tensor& part = tables_.job().tensors[static_cast<std::size_t>(slice)];
-    body.add(Alloc{slice});
-    body.compute(Pointwise{PointwiseKind::kCast, part.shape.sizes[0], part.shape.sizes[1],
-                           part.dtype, part.dtype, false},
-                 {tensor}, {slice}, tables_.label("send.slice"),
-                 stream == Stream::kSendForward ? Phase::kForward : Phase::kBackward);
-    body.add(Free{tensor});
-    tensor = slice;
-  }
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(tensor)};
-  body.order(Stream::kCompute, kSendReady, stream);
-  body.add(Send{tables_.transfer(transfer), tensor, tables_.label("send"), stream,
-                static_cast<std::int8_t>(step)});
-  if (!plan_.pipeline_overlap) body.order(stream, kSent, Stream::kCompute);
-  body.add(Free{tensor});
-}
-
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
   const bool others = first && first_differs();
@@ -377,7 +324,7 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      crossing_.receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
     }
     std::int32_t arrived = -1;
     for (const PassStep& step : steps) {
@@ -389,13 +336,13 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      crossing_.receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
   prepares_ = false;
-  if (shape_.next) send(body, activations_.back(), Stream::kSendForward, 1, slices_out_[0]);
+  if (shape_.next) crossing_.send(body, activations_.back(), Stream::kSendForward, 1, slices_out_[0]);
   return body.finish();
 }
 
@@ -425,7 +372,7 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    receive(body, gradients_.back(), Stream::kReceiveBackward, 1, slices_out_[1]);
+    crossing_.receive(body, gradients_.back(), Stream::kReceiveBackward, 1, slices_out_[1]);
   }
   const bool reshard = plan_.reshard_after_forward;
   run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
@@ -434,7 +381,7 @@ BodyId ChunkWriter::backward(bool last) {
     state_.close_gradients(body, open_);
     open_.clear();
   }
-  if (shape_.previous) send(body, gradients_.front(), Stream::kSendBackward, -1, slices_in_[1]);
+  if (shape_.previous) crossing_.send(body, gradients_.front(), Stream::kSendBackward, -1, slices_in_[1]);
   return body.finish();
 }
 
@@ -473,8 +420,8 @@ PassBodies ChunkWriter::write_passes(const Visit& visit) {
 
 ChunkBodies ChunkWriter::run(Passes passes) {
   place_blocks();
-  if (shape_.previous) slices_in_ = {slice_of(activations_.front()), slice_of(gradients_.front())};
-  if (shape_.next) slices_out_ = {slice_of(activations_.back()), slice_of(gradients_.back())};
+  if (shape_.previous) slices_in_ = {crossing_.slice_of(activations_.front()), crossing_.slice_of(gradients_.front())};
+  if (shape_.next) slices_out_ = {crossing_.slice_of(activations_.back()), crossing_.slice_of(gradients_.back())};
   if (gathers_in_forward()) group_gathers();
   ChunkBodies out;
   std::vector<Visit> visits(1);
