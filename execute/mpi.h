@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "execute/execute.h"
@@ -25,6 +26,9 @@ class MpiSession {
   // Whether all processes run on one machine, and so share a clock.
   bool one_machine() const;
 };
+
+// What is behind the processes, "Open MPI v4.1.4"; "" without MPI.
+std::string mpi_version();
 
 // The rank that a launcher (mpirun, srun) gave this process, before MPI has begun; 0 without one.
 int launched_rank();

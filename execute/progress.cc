@@ -3,6 +3,7 @@
 // code. The two share one page.
 #include "execute/progress.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -18,7 +19,7 @@ namespace stepcast {
 namespace {
 
 constexpr double kRest = 5;           // seconds that any instruction may take
-constexpr double kRestOfWaiting = 8;  // and waiting for others
+constexpr double kRestOfWaiting = 6;  // and waiting for others
 constexpr double kSlowFlops = 1e9;    // a second, of a core that many share
 constexpr double kSlowBytes = 1e8;
 constexpr auto kLook = std::chrono::milliseconds(100);
@@ -121,17 +122,55 @@ void watch_parent(const Job& job, const Progress& progress, pid_t parent) {
   }
 }
 
+// Since when somebody who looks often has not been kept from it for a second.
+class Awake {
+ public:
+  std::int64_t look(std::int64_t now) {
+    if (now - last_ > kSecond) since_ = now;
+    last_ = now;
+    return since_;
+  }
+
+ private:
+  static constexpr std::int64_t kSecond = 1'000'000'000;
+  std::int64_t last_ = steady_nanoseconds(), since_ = last_;
+};
+
+// Why the child has to be ended; nothing while it may go on.
+class ChildWatch {
+ public:
+  ChildWatch(const Job& job, Progress& progress) : job_(job), progress_(progress) {}
+
+  void stop(bool stopped) { stopped_ = stopped ? steady_nanoseconds() : 0; }
+  std::optional<Error> look() {
+    const std::int64_t now = steady_nanoseconds(), awake = awake_.look(now);
+    const std::int64_t stopped = stopped_ == 0 ? now : std::max(stopped_, awake);
+    if (static_cast<double>(now - stopped) * 1e-9 > kRest) {
+      return ended(job_, progress_, "stays stopped");
+    }
+    return find_stuck(job_, {&progress_, 1}, now, awake);
+  }
+
+ private:
+  const Job& job_;
+  Progress& progress_;
+  Awake awake_;
+  std::int64_t stopped_ = 0;
+};
+
 int watch_child(const Job& job, Progress& progress, pid_t child) {
+  ChildWatch watch(job, progress);
   for (;;) {
     int status = 0;
-    const pid_t changed = waitpid(child, &status, WNOHANG);
+    const pid_t changed = waitpid(child, &status, WNOHANG | WUNTRACED | WCONTINUED);
     if (changed == child && WIFEXITED(status)) return WEXITSTATUS(status);
-    if (changed == child) {
+    if (changed == child && WIFSIGNALED(status)) {
       say(ended(job, progress, fmt::format("was ended by signal {}", WTERMSIG(status))));
       return kTrouble;
     }
-    if (const auto stuck = find_stuck(job, {&progress, 1}, steady_nanoseconds())) {
-      say(*stuck);
+    if (changed == child) watch.stop(WIFSTOPPED(status));
+    if (const auto trouble = watch.look()) {
+      say(*trouble);
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
       return kTrouble;
@@ -172,10 +211,11 @@ double patience(const Job& job, const Instruction& instruction) {
   return waits ? kRestOfWaiting + slow_step(job) : kRest + slow_time(job, instruction);
 }
 
-std::optional<Error> find_stuck(const Job& job, std::span<const Progress> ranks, std::int64_t now) {
+std::optional<Error> find_stuck(const Job& job, std::span<const Progress> ranks, std::int64_t now,
+                                std::int64_t awake) {
   for (const Progress& progress : ranks) {
     const std::int64_t since = progress.since.load(std::memory_order_acquire);
-    const double seconds = static_cast<double>(now - since) * 1e-9;
+    const double seconds = static_cast<double>(now - std::max(since, awake)) * 1e-9;
     if (since == 0 || seconds < kRest) continue;  // most of the time it ends here
     const int rank = progress.rank.load();
     const auto& schedule = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))].schedule;
@@ -193,8 +233,10 @@ std::optional<Error> find_stuck(const Job& job, std::span<const Progress> ranks,
 Watch::Watch(const Job& job, std::span<const Progress> ranks,
              std::function<void(const Error&)> stuck)
     : thread_([this, &job, ranks, stuck = std::move(stuck)] {
+        Awake awake;
         while (!done_) {
-          if (const auto found = find_stuck(job, ranks, steady_nanoseconds())) {
+          const std::int64_t now = steady_nanoseconds();
+          if (const auto found = find_stuck(job, ranks, now, awake.look(now))) {
             stuck(*found);
             return;
           }

@@ -49,8 +49,11 @@ std::string place_text(const Job& job, const Progress& progress);
 // Seconds that a rank may be at an instruction.
 double patience(const Job& job, const Instruction& instruction);
 
-// "rank 1: step 3, ...: has not come to an end for 5 seconds", or nothing while all is well.
-std::optional<Error> find_stuck(const Job& job, std::span<const Progress> ranks, std::int64_t now);
+// "rank 1: step 3, ...: has not come to an end for 5 seconds", or nothing while all is well. Time
+// before `awake`, since when the watcher has looked without a pause, does not count: the machine
+// was asleep, or the user had stopped all.
+std::optional<Error> find_stuck(const Job& job, std::span<const Progress> ranks, std::int64_t now,
+                                std::int64_t awake = 0);
 
 // Looks ten times a second from a thread of its own, until it is destroyed; calls `stuck` at most
 // once. A thread that hangs cannot be ended, so `stuck` should end the process.
@@ -67,8 +70,8 @@ class Watch {
 };
 
 // Runs `run` in a child process and watches it: what it returns is returned. If a signal ends the
-// child, or it is stuck (which ends it), one line on stderr says which rank it was and where, and
-// the answer is 2. If this process is ended first, the child says so and ends as well.
+// child, or it is stuck or stays stopped (which ends it), one line on stderr says which rank it was
+// and where, and the answer is 2. If this process is ended first, the child says so and ends, too.
 // Call it before there are threads, and before MPI begins.
 int run_watched(const Job& job, const std::function<int(Progress&)>& run);
 

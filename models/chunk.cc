@@ -12,7 +12,7 @@
 #include <array>
 #include <iterator>
 
-#include "models/crossing.h"
+#include "models/message.h"
 
 namespace stepcast {
 
@@ -30,7 +30,7 @@ class ChunkWriter {
   ChunkWriter(Tables& tables, const std::vector<BlockKind>& kinds, const ChunkShape& shape,
               const Plan& plan, TensorId norm)
       : tables_(tables), kinds_(kinds), shape_(shape), plan_(plan), norm_(norm),
-        state_(tables, plan), crossing_(tables, plan), prefetch_(plan.overlap ? static_cast<int>(plan.prefetch) : 0) {}
+        state_(tables, plan), prefetch_(plan.overlap ? static_cast<int>(plan.prefetch) : 0) {}
 
   ChunkBodies run(Passes passes);
 
@@ -66,6 +66,7 @@ class ChunkWriter {
   BodyId forward(bool first);
   BodyId backward(bool last);
   void after_backward(BodyWriter& body, std::size_t block);
+  TensorId slice_of(TensorId tensor);
 
   Tables& tables_;
   const std::vector<BlockKind>& kinds_;
@@ -73,10 +74,10 @@ class ChunkWriter {
   const Plan& plan_;
   const TensorId norm_;
   State state_;
-  Crossing crossing_;
   const int prefetch_;
   std::vector<Placed> blocks_;
   Visit visit_;                        // of the bodies that are being written
+  bool ring_ = false;
   std::vector<TensorId> activations_;  // activations_[j] enters block j; the last leaves the chunk
   std::vector<TensorId> gradients_;    // of activations_
   std::vector<TensorId> residents_;    // beside the state: token ids, 8-bit copies of weights
@@ -309,12 +310,26 @@ void ChunkWriter::run_steps(BodyWriter& body, const std::vector<PassStep>& steps
   }
 }
 
+// A tensor that all tensor ranks hold whole need not cross to the next stage t times: each rank
+// sends 1 / t of its rows, and the receivers gather them (Narayanan et al. 2021, section 4.1).
+TensorId ChunkWriter::slice_of(TensorId tensor) {
+  if (plan_.tensor == 1 || plan_.sequence_parallel || !plan_.scatter_gather) return kNoTensor;
+  Tensor slice = tables_.job().tensors[static_cast<std::size_t>(tensor)];
+  const std::int64_t rows = slice.shape.sizes[0];
+  if (slice.shape.rank != 2 || rows % plan_.tensor != 0) return kNoTensor;
+  slice.shape.sizes[0] = rows / plan_.tensor;
+  slice.label = tables_.label("slice", slice.label.layer);
+  return add_tensor(slice, slice.label.layer);
+}
+
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
   const bool others = first && first_differs();
   prepares_ = first;
   const std::vector<PassStep> steps = forward_steps(pass_blocks(), visit_, others);
   if (first && gathers_in_forward()) {
+    // The updates before are those of the last step, which is over; in a ring, of the last round.
+    if (ring_) body.order(Stream::kCompute, kComputeReady, Stream::kData);
     // Updated weights come in group by group, one group ahead of the blocks that use it.
     std::size_t issued = 0;
     const auto issue = [&] {
@@ -324,7 +339,7 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      crossing_.receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     std::int32_t arrived = -1;
     for (const PassStep& step : steps) {
@@ -336,13 +351,15 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      crossing_.receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
   prepares_ = false;
-  if (shape_.next) crossing_.send(body, activations_.back(), Stream::kSendForward, 1, slices_out_[0]);
+  if (shape_.next) {
+    write_send(body, {activations_.back(), slices_out_[0]}, Stream::kSendForward, 1, plan_);
+  }
   return body.finish();
 }
 
@@ -372,7 +389,7 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    crossing_.receive(body, gradients_.back(), Stream::kReceiveBackward, 1, slices_out_[1]);
+    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1);
   }
   const bool reshard = plan_.reshard_after_forward;
   run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
@@ -381,7 +398,9 @@ BodyId ChunkWriter::backward(bool last) {
     state_.close_gradients(body, open_);
     open_.clear();
   }
-  if (shape_.previous) crossing_.send(body, gradients_.front(), Stream::kSendBackward, -1, slices_in_[1]);
+  if (shape_.previous) {
+    write_send(body, {gradients_.front(), slices_in_[1]}, Stream::kSendBackward, -1, plan_);
+  }
   return body.finish();
 }
 
@@ -420,13 +439,16 @@ PassBodies ChunkWriter::write_passes(const Visit& visit) {
 
 ChunkBodies ChunkWriter::run(Passes passes) {
   place_blocks();
-  if (shape_.previous) slices_in_ = {crossing_.slice_of(activations_.front()), crossing_.slice_of(gradients_.front())};
-  if (shape_.next) slices_out_ = {crossing_.slice_of(activations_.back()), crossing_.slice_of(gradients_.back())};
+  if (shape_.previous) slices_in_ = {slice_of(activations_.front()), slice_of(gradients_.front())};
+  if (shape_.next) slices_out_ = {slice_of(activations_.back()), slice_of(gradients_.back())};
   if (gathers_in_forward()) group_gathers();
   ChunkBodies out;
   std::vector<Visit> visits(1);
   for (std::size_t j = 0; j < blocks_.size(); ++j) visits[0].push_back(j);
-  if (passes == Passes::kRing) visits = ring_visits(pass_blocks());
+  ring_ = passes == Passes::kRing;
+  // What a gather ahead of its step still finds whole must be so far behind as in all blocks.
+  const auto layers = static_cast<std::size_t>(streams_weights() ? std::max(2, prefetch_) : 2);
+  if (ring_) visits = ring_visits(pass_blocks(), layers);
   for (const Visit& visit : visits) out.passes.push_back(write_passes(visit));
 
   BodyWriter settle(tables_, "settle", Phase::kOptimizer);
@@ -456,20 +478,6 @@ ChunkBodies ChunkWriter::run(Passes passes) {
 ChunkBodies write_chunk(Tables& tables, const std::vector<BlockKind>& kinds,
                         const ChunkShape& shape, const Plan& plan, TensorId norm, Passes passes) {
   return ChunkWriter(tables, kinds, shape, plan, norm).run(passes);
-}
-
-int events_used(const Plan& plan) {
-  const int ring = plan.effective_zero() == 3 ? static_cast<int>(plan.prefetch) + 1 : 1;
-  return kFirstRing + 2 * ring;
-}
-
-BodyId write_begin(Tables& tables, const Plan& plan) {
-  BodyWriter body(tables, "begin", Phase::kForward);
-  const int ring = (plan.overlap ? static_cast<int>(plan.prefetch) : 0) + 1;
-  for (int i = 0; i < ring; ++i) {
-    body.add(Record{Stream::kCompute, static_cast<EventId>(kFirstRing + ring + i)});
-  }
-  return body.finish();
 }
 
 }  // namespace stepcast

@@ -25,7 +25,6 @@ class Lowering {
   const ChunkBodies& bodies_of(const BlockRange& part, bool previous, bool next);
   BodyId write_clip();
   BodyId write_norm_reset();
-  BodyId write_next_round();
   void write_program(const std::vector<Slot>& slots, std::size_t stage);
   void write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
                    std::int64_t round, std::vector<Call>& schedule) const;
@@ -45,7 +44,6 @@ class Lowering {
   BodyId begin_ = -1;
   BodyId clip_ = -1;
   BodyId norm_reset_ = -1;
-  BodyId next_round_ = -1;
 };
 
 const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bool next) {
@@ -81,21 +79,10 @@ BodyId Lowering::write_norm_reset() {
   return body.finish();
 }
 
-// What a step's begin is to a step: nothing starts before the last round's updates are done.
-BodyId Lowering::write_next_round() {
-  BodyWriter body(tables_, "next round", Phase::kOptimizer);
-  body.add(Record{Stream::kCompute, kComputeReady});
-  for (const Stream stream : {Stream::kTensor, Stream::kData, Stream::kReplica, Stream::kGlobal}) {
-    body.add(Wait{stream, kComputeReady});
-  }
-  return body.finish();
-}
-
 void Lowering::write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
                            std::int64_t round, std::vector<Call>& schedule) const {
   const auto chunks = static_cast<std::int32_t>(bodies.size());
   const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
-  if (round > 0) schedule.push_back({next_round_, 0, 0});
   if (begin_ >= 0) schedule.push_back({begin_, 0, 0});
   for (const Slot& slot : slots) {
     const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
@@ -153,7 +140,6 @@ Job Lowering::run() {
     clip_ = write_clip();
   }
   if (plan_.effective_zero() == 3) begin_ = write_begin(tables_, plan_);
-  if (rounds_ > 1) next_round_ = write_next_round();
   const auto schedules = pipeline_schedule(
       plan_.schedule, static_cast<std::int32_t>(plan_.pipeline),
       static_cast<std::int32_t>(plan_.virtual_stages),

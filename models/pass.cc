@@ -49,29 +49,28 @@ std::vector<PassStep> with_others(std::vector<PassStep> passed, std::size_t bloc
 
 }  // namespace
 
-std::vector<Visit> ring_visits(const std::vector<PassBlock>& blocks) {
+std::vector<Visit> ring_visits(const std::vector<PassBlock>& blocks, std::size_t layers) {
   const std::vector<LayerGroup> groups = layer_groups(blocks);
-  std::vector<Visit> layers;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const LayerGroup& group = groups[g];
-    if (group.end - group.begin > 1) {
-      layers.push_back({group.begin, group.end - 1});
-    } else if (g + 1 < groups.size() && groups[g + 1].end - groups[g + 1].begin == 1) {
-      layers.push_back({group.begin, groups[++g].begin});
-    } else if (g > 0 && groups[g - 1].end - groups[g - 1].begin == 1) {
-      layers.push_back({groups[g - 1].begin, group.begin});  // the odd one, with its neighbour
-    } else {
-      layers.push_back({group.begin});
-    }
+  const auto add = [&](const LayerGroup& group, Visit& visit) {
+    visit.push_back(group.begin);
+    if (group.end - group.begin > 1) visit.push_back(group.end - 1);
+  };
+  std::vector<Visit> visits;
+  for (std::size_t g = 0; g < groups.size();) {
+    Visit& visit = visits.emplace_back();
+    const std::size_t first = g;
+    while (visit.size() < layers && g < groups.size()) add(groups[g++], visit);
+    // The last ones are too few: with those before them.
+    for (std::size_t back = first; visit.size() < layers && back > 0;) add(groups[--back], visit);
   }
-  if (layers.empty()) layers.emplace_back();
-  for (Visit& visit : layers) {
+  if (visits.empty()) visits.emplace_back();
+  for (Visit& visit : visits) {
     for (std::size_t j = 0; j < blocks.size(); ++j) {
       if (!blocks[j].numbered) visit.push_back(j);
     }
     std::sort(visit.begin(), visit.end());
   }
-  return layers;
+  return visits;
 }
 
 std::vector<PassStep> forward_steps(const std::vector<PassBlock>& blocks, const Visit& visit,

@@ -35,10 +35,10 @@ struct PassBlock {
 // The blocks that one micro-batch passes, ascending.
 using Visit = std::vector<std::size_t>;
 
-// Of a ring: every layer's turn comes, two at a time, with all that is no layer. Two neighbours or,
-// of layers that are checkpointed as a group, its first and its last: together they do all that a
-// group does. At least one visit.
-std::vector<Visit> ring_visits(const std::vector<PassBlock>& blocks);
+// Of a ring: every layer's turn comes, `layers` at a time (or all, if there are no more), with all
+// that is no layer. Of layers that are checkpointed as a group it takes the first and the last:
+// together they do all that a group does. At least one visit. REQUIRES: layers >= 2.
+std::vector<Visit> ring_visits(const std::vector<PassBlock>& blocks, std::size_t layers);
 
 // `others`: with a step for each block that is not visited.
 std::vector<PassStep> forward_steps(const std::vector<PassBlock>& blocks, const Visit& visit,

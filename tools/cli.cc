@@ -19,10 +19,12 @@
 #include <fmt/ranges.h>
 
 #include "sim/base/error.h"
+#include "tools/calibrate.h"
 #include "tools/commands.h"
 #include "tools/compare.h"
 #include "tools/files.h"
 #include "tools/import.h"
+#include "tools/loop.h"
 #include "tools/time.h"
 #include "tools/validate.h"
 
@@ -51,7 +53,9 @@ struct Arguments {
   std::string ranks = "folded";
   bool no_advice = false;
   ExecuteArguments execute;
+  CalibrateArguments calibrate;
   CompareArguments compare;
+  LoopArguments loop;
   ShowArguments show;
   TimeArguments time;
   ValidateArguments validate;
@@ -113,6 +117,63 @@ void add_execute(CLI::App& app, Arguments& arguments) {
   command->footer(R"(Examples:
   stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");
+}
+
+void add_loop(CLI::App& app, Arguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "loop", "Calibrate, forecast, execute and compare here, in turns: is the forecast right?");
+  LoopArguments& loop = arguments.loop;
+  command->add_option("CONFIG", loop.configs, "What-if files, one plan after the other")
+      ->required()
+      ->type_name("");
+  add_sets(*command, loop.sets);
+  command
+      ->add_option("--slices", loop.slices,
+                   "Of each plan: [sentinel, ring, sentinel, full steps]; without: 15")
+      ->type_name("N");
+  command
+      ->add_option("--tolerance", loop.tolerance,
+                   "Of forecast against measured step time; without: 4%")
+      ->type_name("4%");
+  command->add_option("--json", loop.json, "Write all slices there; - is stdout")
+      ->type_name("FILE");
+  command->add_flag("--allow-inconclusive", loop.allow_inconclusive,
+                    "Exit 0 where the machine was not still enough to tell");
+  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive: fewer than 5 slices, or an interval
+of more than 3 % each way.
+Examples:
+  stepcast loop configs/loop/gpt-h256.json
+  stepcast loop configs/loop/*.json --json loop.json)");
+}
+
+void add_calibrate(CLI::App& app, Arguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("calibrate", "Time the work of plans here, for simulate to take");
+  CalibrateArguments& calibrate = arguments.calibrate;
+  command->add_option("--for", calibrate.configs, "A what-if file; may come again")
+      ->required()
+      ->type_name("CONFIG")
+      ->allow_extra_args(false);
+  add_sets(*command, calibrate.sets);
+  command->add_option("--out", calibrate.out, "Write the profile there; - is stdout")
+      ->required()
+      ->type_name("PROFILE");
+  command->add_option("--device", calibrate.device, "What the plans are executed on")
+      ->type_name("cpu|cuda");
+  command
+      ->add_option("--launch", calibrate.launch,
+                   "threads of this process are the ranks; mpi: the processes that mpirun started")
+      ->type_name("threads|mpi");
+  command->add_flag("--resume", calibrate.resume, "Go on from what the file holds already");
+  command
+      ->add_option("--repeat", calibrate.repeat,
+                   "Slices of each plan; without: what 10 s hold, at least 8")
+      ->type_name("N");
+  command->footer(
+      R"(A slice is two rounds of a small plan of the same shapes; the file is written after each.
+Example:
+  stepcast calibrate --for plan.json --out here.json
+  stepcast simulate plan.json --set profile=here.json)");
 }
 
 void add_compare(CLI::App& app, Arguments& arguments) {
@@ -198,10 +259,15 @@ void add_validate(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("validate", "Published measurements against the forecast of each");
   ValidateArguments& validate = arguments.validate;
-  command->add_option("FILE", validate.files, "JSON lines, one measurement each; - is stdin")
-      ->required()
+  command
+      ->add_option("FILE", validate.files,
+                   "JSON lines, one measurement each; - is stdin; without: the shipped runs")
       ->type_name("");
   command->add_option("--json", validate.json, "Write every row and the summary; - is stdout")
+      ->type_name("FILE");
+  command->add_option("--markdown", validate.markdown, "Write the page of the shipped runs there")
+      ->type_name("FILE");
+  command->add_option("--errors", validate.errors, "Write their errors by class of plan there")
       ->type_name("FILE");
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
@@ -214,7 +280,8 @@ void add_validate(CLI::App& app, Arguments& arguments) {
         "pp": 1, "zero_stage": 3, "micro_batch": 1, "global_batch": 128},
         "measured": {"step_time_s": 15}}
   What is left out is filled in and named; what cannot be mapped says why.
-Example:
+Examples:
+  stepcast validate
   stepcast validate kernels.jsonl --json validation.json)");
 }
 
@@ -222,13 +289,17 @@ void add_import(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("import", "What other tools measured, as files of this one");
   ImportArguments& import = arguments.import;
-  command->add_option("KIND", import.kind, "nccl-tests, kernels, nccl-topology or nvidia-smi-topo")
+  command
+      ->add_option("KIND", import.kind,
+                   "nccl-tests, kernels, published, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
   command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
       ->required()
       ->type_name("");
-  command->add_option("--out", import.out, "Write the profile or cluster there; - is stdout")
+  command
+      ->add_option("--out", import.out,
+                   "Write the profile or cluster there; - is stdout; published: a folder")
       ->required()
       ->type_name("FILE");
   command->add_option("--device", import.device, "Of what was measured, if the files do not tell");
@@ -319,7 +390,9 @@ int dispatch(const CLI::App& app, Arguments& arguments) {
     return simulate_command(arguments.simulate);
   }
   if (app.got_subcommand("execute")) return execute_command(arguments.execute);
+  if (app.got_subcommand("calibrate")) return calibrate_command(arguments.calibrate);
   if (app.got_subcommand("compare")) return compare_command(arguments.compare);
+  if (app.got_subcommand("loop")) return loop_command(arguments.loop);
   if (app.got_subcommand("show")) return show_command(arguments.show);
   if (app.got_subcommand("time")) return time_command(arguments.time);
   if (app.got_subcommand("validate")) return validate_command(arguments.validate);
@@ -337,7 +410,9 @@ int parse_and_run(int argc, char** argv) {
   Arguments arguments;
   add_simulate(app, arguments);
   add_execute(app, arguments);
+  add_calibrate(app, arguments);
   add_compare(app, arguments);
+  add_loop(app, arguments);
   add_show(app, arguments);
   add_time(app, arguments);
   add_validate(app, arguments);

@@ -236,6 +236,16 @@ std::vector<std::string> notes_on_configs(const Document& predicted, const Docum
   return notes;
 }
 
+// What a run says of itself: the least error that a forecast of it could have.
+void note_composition(const Document& measured, Comparison& comparison) {
+  const Object root(measured);
+  if (!root.has("composition") || !root.at("composition").is_object()) return;
+  const double error = required(root.object("composition"), "relative_error", -1, 1);
+  comparison.notes.push_back(fmt::format(
+      "the measured steps, composed again of their own instructions' times, are off by {:+.2f} %",
+      100 * error));
+}
+
 // ------------------------------------------------------------------------------------- judgement
 
 std::string percent(double share) { return fmt::format("{:.3g} %", 100 * share); }
@@ -388,6 +398,7 @@ Comparison compare_reports(const Document& predicted, const Document& measured, 
   comparison.tolerance = tolerance;
   const Figures p = read_figures(predicted), m = read_figures(measured);
   comparison.notes = notes_on_configs(predicted, measured);
+  note_composition(measured, comparison);
   comparison.predicted_spread = p.spread;
   comparison.measured_spread = m.spread;
   comparison.metrics = metrics_of(p, m, comparison);

@@ -179,11 +179,18 @@ std::vector<Field> cluster_fields() {
       input_only(field(Form::kText, "cluster.description", "none", "Words for people."))};
 }
 
-Field profile_field() {
-  return field(Form::kText, "profile", "null",
-               "Measured times that go before the models': a name (`stepcast list profiles`) or a "
-               "path to what `stepcast import` wrote; it must be of the cluster's device.",
-               "Transfers over groups of the measured size take the measured time.");
+std::vector<Field> profile_fields() {
+  return {
+      field(Form::kText, "profile", "null",
+            "Measured times that go before the models': a name (`stepcast list profiles`) or a "
+            "path to what `stepcast import` or `stepcast calibrate` wrote; it must be of the "
+            "cluster's device.",
+            "Transfers over groups of the measured size, and kernels that were timed, take the "
+            "measured time."),
+      word("profile_basis", "\"measured\"", "measured interpolated",
+           "How times of a profile count: as measured, which refuses what was timed on another "
+           "machine or with another library; or as interpolated, which takes them from anywhere.",
+           "The report's basis, and its range.")};
 }
 
 std::vector<Field> batch_and_parallel_fields() {
@@ -332,7 +339,7 @@ std::vector<Field> what_if_fields() {
                                   "What the report calls the question.")};
   append(all, model_fields());
   append(all, cluster_fields());
-  all.push_back(profile_field());
+  append(all, profile_fields());
   append(all, batch_and_parallel_fields());
   append(all, memory_fields());
   append(all, question_fields());

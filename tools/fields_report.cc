@@ -43,8 +43,12 @@ std::vector<Field> report_fields() {
                        "forecast again."),
       object("step", "The step in time."),
       number("step.seconds", "From the first kernel to the end of the slowest rank."),
-      number("step.seconds_low", "The low end of the range, by how well kernel times are known."),
+      number("step.seconds_low",
+             "The low end of the range: 8 of 10 published runs of the nearest class (device and "
+             "kind of plan) lie in it."),
       number("step.seconds_high", "The high end of the range."),
+      field(Form::kText, "step.range_from",
+            "The published runs that the range is taken from; of a measured step, its repeats."),
       number("step.tokens_per_second_per_device", "Tokens of the step / seconds / devices."),
       number("step.mfu", "Model FLOPs utilisation: the model's FLOPs, causal attention counted "
                          "half, over the devices' peak.", "Recomputation does not count."),
@@ -162,6 +166,12 @@ std::vector<Field> terms() {
       term("fused attention", "Scores stay on the chip; backward computes them again (Dao et al. "
                               "2022)."),
       term("resident", "Allocated before the step and after it: weights and optimizer state."),
+      term("composition", "A step that ran, put together again by the simulator of what its own "
+                          "instructions took: what it is off by is the simulator's error alone."),
+      term("ring", "A small job of a plan's own work, whose micro-batches pass other layers in "
+                   "turn, so that weights are as cold as in the plan; calibration times it."),
+      term("sentinel", "A fixed piece of arithmetic, timed around what is measured: if it takes "
+                       "longer, the machine has changed."),
       term("data sheet", "The vendor's peak rates; this program applies published efficiencies.")};
 }
 

@@ -9,7 +9,9 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "execute/cpu/cpu_backend.h"
 #include "execute/execute.h"
+#include "execute/mpi.h"
 #include "models/lower.h"
 #include "models/transformer.h"
 #include "sim/base/error.h"
@@ -33,7 +35,25 @@ std::string processor_name() {
   return info.substr(begin, info.find('\n', begin) - begin);
 }
 
+std::string compiler_version() {
+#ifdef __clang__
+  return "Clang " __clang_version__;
+#else
+  return "GCC " __VERSION__;
+#endif
+}
+
 }  // namespace
+
+std::map<std::string, std::string> machine_texts() {
+  std::map<std::string, std::string> texts = {
+      {"processor", processor_name()},
+      {"cores", fmt::format("{}", sysconf(_SC_NPROCESSORS_ONLN))},
+      {"onednn", cpu_library_version()},
+      {"compiler", compiler_version()}};
+  if (const std::string mpi = mpi_version(); !mpi.empty()) texts["mpi"] = mpi;
+  return texts;
+}
 
 Machine this_machine() {
   Machine machine;

@@ -1,6 +1,7 @@
 // Here: what of a what-if can be carried out on this machine, and on what machine that is.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ struct Machine {
 };
 
 Machine this_machine();
+
+// What has to be the same for a timed kernel to take the same time (Profile::machine): "processor",
+// "cores" of the machine, "onednn", "compiler" and, if it was built with it, "mpi".
+std::map<std::string, std::string> machine_texts();
 
 // The what-if as it can be carried out: in fp32, without dropout. Says so on stderr where that is a
 // change, if it may speak.

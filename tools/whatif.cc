@@ -18,6 +18,7 @@
 #include "sim/base/error.h"
 #include "tools/devices.h"
 #include "tools/files.h"
+#include "tools/here.h"
 
 namespace stepcast {
 namespace {
@@ -158,16 +159,39 @@ FoundCluster found_cluster(const Object& root, const std::string& base, const Pr
 struct FoundProfile {
   std::shared_ptr<const Profile> profile;
   Json name;
+  Basis basis = Basis::kMeasured;  // how what was timed in it counts
 };
+
+// What was timed on another machine is no measurement of this one, but may be asked for as the next
+// best thing.
+std::shared_ptr<const Profile> as_asked(const Object& root, std::shared_ptr<const Profile> profile,
+                                        Basis basis) {
+  if (profile->basis != Basis::kMeasured) return profile;
+  if (basis == Basis::kInterpolated) {
+    Profile other = *profile;
+    other.basis = basis;
+    return std::make_shared<const Profile>(std::move(other));
+  }
+  const std::string difference = machine_difference(*profile, machine_texts());
+  if (difference.empty()) return profile;
+  root.fail("profile", fmt::format("{} was measured on another machine: {}; measure this one with "
+                                   "`stepcast calibrate`, or take its times with "
+                                   "\"profile_basis\": \"interpolated\"",
+                                   profile->name, difference));
+}
 
 FoundProfile found_profile(const Object& root, const std::string& base) {
   root.touch("profile");
-  if (!root.has("profile")) return {};
+  const Basis basis =
+      root.word("profile_basis", Basis::kMeasured,
+                {{std::string(basis_name(Basis::kMeasured)), Basis::kMeasured},
+                 {std::string(basis_name(Basis::kInterpolated)), Basis::kInterpolated}});
+  if (!root.has("profile")) return {nullptr, Json(), basis};
   const std::string name = root.string("profile"), place = root.place("profile");
   const Json kept = is_path(name)
                         ? fs::absolute(named_file(name, "profiles", base, place)).string()
                         : name;
-  return {find_profile(name, place, base), kept};
+  return {as_asked(root, find_profile(name, place, base), basis), kept, basis};
 }
 
 // What is not known is null, which reads as the device's: not known either.
@@ -310,12 +334,13 @@ void read_train(const Object& root, WhatIf& what_if) {
   if (train.has("tokens")) what_if.tokens = parse_tokens(train);
 }
 
-Json resolve(const WhatIf& what_if, const FoundCluster& cluster, Json profile,
+Json resolve(const WhatIf& what_if, const FoundCluster& cluster, const FoundProfile& profile,
              const Object& root) {
   Json json{{"name", what_if.name},
             {"model", write_model(what_if.model)},
             {"cluster", write_cluster(cluster)},
-            {"profile", std::move(profile)}};
+            {"profile", profile.name},
+            {"profile_basis", basis_name(profile.basis)}};
   const Json plan = write_plan(what_if.plan);
   for (const auto& [key, value] : plan.items()) json[key] = value;
 
@@ -346,9 +371,10 @@ std::shared_ptr<const Profile> find_profile(const std::string& name, std::string
 WhatIf read_what_if(const Document& document, const std::string& base) {
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name", "model", "cluster", "profile", "batch", "parallel", "sharding",
-                          "recompute", "precision", "attention", "attention_kernel", "dropout",
-                          "clip_gradients", "allocator", "expect", "train"}) {
+  for (const char* key : {"name", "model", "cluster", "profile", "profile_basis", "batch",
+                          "parallel", "sharding", "recompute", "precision", "attention",
+                          "attention_kernel", "dropout", "clip_gradients", "allocator", "expect",
+                          "train"}) {
     root.touch(key);
   }
   root.done();
@@ -372,7 +398,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
   suit_device(root, what_if.cluster.device, what_if.plan);
-  what_if.resolved = resolve(what_if, cluster, std::move(profile.name), root);
+  what_if.resolved = resolve(what_if, cluster, profile, root);
   what_if.resolved["attention_kernel"] = std::move(kernel);
   return what_if;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "execute/backend.h"
 
@@ -9,5 +10,8 @@ namespace stepcast {
 
 // Belongs to one thread, the one that calls it first. `threads`: what its matrix products may use.
 std::unique_ptr<Backend> make_cpu_backend(int threads);
+
+// The version of oneDNN, "2.6.0".
+std::string cpu_library_version();
 
 }  // namespace stepcast

@@ -2,9 +2,11 @@
 // machine's rate. The plain product is O(m n k) with no blocking.
 #include "execute/cpu/gemm.h"
 
+#include <fmt/format.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "execute/cpu/cpu_backend.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cpu {
@@ -38,3 +40,12 @@ void multiply<double>(std::int64_t m, std::int64_t n, std::int64_t k, double alp
 void set_gemm_threads(int threads) { omp_set_num_threads(threads); }
 
 }  // namespace stepcast::cpu
+
+namespace stepcast {
+
+std::string cpu_library_version() {
+  const dnnl::version_t* version = dnnl::version();
+  return fmt::format("{}.{}.{}", version->major, version->minor, version->patch);
+}
+
+}  // namespace stepcast

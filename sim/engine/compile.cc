@@ -66,6 +66,9 @@ class Compiler {
                    "prices belong to the job");
     STEPCAST_CHECK(!prices.one_stream || prices.receives.size() == job.transfers.size(),
                    "prices belong to the job");
+    STEPCAST_CHECK(prices.placed.empty() ||
+                       prices.placed.size() == job.ops.size() * 2 * kPhases,
+                   "prices belong to the job");
     code_.issue = prices.issue;
     code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
@@ -87,7 +90,19 @@ class Compiler {
   Code run() {
     std::size_t total = 0;
     for (const Body& body : job_.bodies) total += body.code.size() + 1;
-    code_.micros.reserve(total);
+    code_.micros.reserve(prices_.placed.empty() ? total : 2 * total);
+    add_bodies();
+    if (!prices_.placed.empty()) {
+      first_ = false;
+      code_.later = job_.bodies.size();
+      add_bodies();
+    }
+    add_beside();
+    return std::move(code_);
+  }
+
+ private:
+  void add_bodies() {
     for (const Body& body : job_.bodies) {
       const std::size_t entry = code_.micros.size();
       code_.entries.push_back(static_cast<std::int32_t>(entry));
@@ -96,14 +111,10 @@ class Compiler {
         match(instruction, [&](const auto& i) { add(i); });
         ++instruction_;
       }
-      code_.timed.push_back(static_cast<std::int64_t>(code_.micros.size() - entry));
+      if (first_) code_.timed.push_back(static_cast<std::int64_t>(code_.micros.size() - entry));
       code_.micros.push_back({});
     }
-    add_beside();
-    return std::move(code_);
   }
-
- private:
   // Only streams that the Job uses.
   void add_beside() {
     std::vector<const Beside*> used;
@@ -198,9 +209,16 @@ class Compiler {
   void add(const Compute& compute) {
     Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
     micro.part = part_of(compute.phase);
-    micro.detail = static_cast<std::int32_t>(prices_.basis[static_cast<std::size_t>(compute.op)]);
     micro.other = compute.op;
-    micro.duration = prices_.ops[static_cast<std::size_t>(compute.op)];
+    const auto op = static_cast<std::size_t>(compute.op);
+    PlacedPrice price;
+    if (prices_.placed.empty()) {
+      price = {prices_.ops[op], prices_.basis[op]};
+    } else {
+      price = prices_.placed[placed_row(compute.op, compute.phase, first_)];
+    }
+    micro.detail = static_cast<std::int32_t>(price.basis);
+    micro.duration = price.time;
   }
 
   void add(const Collective& collective) {
@@ -254,6 +272,7 @@ class Compiler {
   std::array<std::int32_t, kStreams> registers_;
   std::vector<std::int32_t> receive_causes_;  // by TransferId; -1: none yet
   std::int32_t instruction_ = 0;
+  bool first_ = true;  // bodies of the first micro-batch are being written
 };
 
 }  // namespace

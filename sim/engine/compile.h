@@ -98,7 +98,8 @@ struct Busy {
 
 struct Code {
   std::vector<Micro> micros;
-  std::vector<std::int32_t> entries;        // of each body, in micros
+  std::vector<std::int32_t> entries;        // of each body, in micros; then again of later ones:
+  std::size_t later = 0;                    // added to a body for micro-batches after the first
   std::vector<std::int64_t> timed;          // instructions of each body that take part in time
   std::vector<Cause> causes;                // by Stream first, then of the distinct receives
   std::vector<MeetingKind> meetings;

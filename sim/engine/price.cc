@@ -8,7 +8,10 @@
 
 #include "sim/base/error.h"
 #include "sim/cost/cost.h"
+#include "sim/cost/timed.h"
 #include "sim/engine/simulate.h"
+#include "sim/hardware/profile.h"
+#include "sim/network/measured.h"
 #include "sim/network/network.h"
 
 namespace stepcast {
@@ -110,6 +113,44 @@ double turns(const Job& job, const Cluster& cluster) {
   return std::max(1.0, static_cast<double>(ranks) / cluster.box.cores);
 }
 
+// Kernels by their place, as far as timed work tells them; the longest time of each op is its own.
+void place_kernels(const Job& job, const Cluster& cluster, Prices& prices) {
+  prices.placed.resize(job.ops.size() * 2 * kPhases);
+  std::vector<bool> known(prices.placed.size(), false);
+  std::vector<PlacedPrice> longest(job.ops.size());
+  for (const Body& body : job.bodies) {
+    for (const Instruction& instruction : body.code) {
+      const auto* compute = std::get_if<Compute>(&instruction);
+      if (compute == nullptr) continue;
+      const auto op = static_cast<std::size_t>(compute->op);
+      for (const bool first : {true, false}) {
+        const std::size_t row = placed_row(compute->op, compute->phase, first);
+        if (known[row]) continue;
+        known[row] = true;
+        const auto cost =
+            timed_cost(job.ops[op], {phase_name(compute->phase), first, job.mesh.ranks()},
+                       *cluster.profile, cluster.device);
+        prices.placed[row] = {prices.ops[op], prices.basis[op]};
+        if (cost) prices.placed[row] = {rounded(cost->time, to_text(job.ops[op])), cost->basis};
+        if (prices.placed[row].time > longest[op].time) longest[op] = prices.placed[row];
+      }
+    }
+  }
+  for (std::size_t op = 0; op < longest.size(); ++op) {
+    if (longest[op].time == Duration()) continue;  // of no instruction
+    prices.ops[op] = longest[op].time;
+    prices.basis[op] = longest[op].basis;
+  }
+}
+
+// What a Receive takes of its rank's own time.
+Duration receive_price(const Job& job, const Cluster& cluster, const Transfer& transfer,
+                       Duration send) {
+  if (transfer.kind != TransferKind::kSendReceive || cluster.profile == nullptr) return send;
+  const auto timed = timed_choice(transfer, true, job.mesh, *cluster.profile);
+  return timed ? rounded(timed->time, "a receive") : send;
+}
+
 }  // namespace
 
 Prices price(const Job& job, const Cluster& cluster) {
@@ -126,18 +167,25 @@ Prices price(const Job& job, const Cluster& cluster) {
     prices.ops.push_back(rounded(cost.time * longer, to_text(op)));
     prices.basis.push_back(cost.basis);
   }
+  const Profile* profile = cluster.profile.get();
   for (const Transfer& transfer : job.transfers) {
     choices.push_back(choose_transfer(transfer, job.mesh, cluster));
-    prices.transfers.push_back(
-        rounded(choices.back().time * longer, std::string(transfer_name(transfer.kind)) + " of " +
-                                                  std::to_string(transfer.bytes.count) + " bytes"));
+    const bool timed = profile != nullptr && timed_choice(transfer, false, job.mesh, *profile);
+    prices.transfers.push_back(rounded(choices.back().time * (timed ? 1 : longer),
+                                       std::string(transfer_name(transfer.kind)) + " of " +
+                                           std::to_string(transfer.bytes.count) + " bytes"));
   }
   prices.one_stream = cluster.device.one_stream;
   if (prices.one_stream) {
-    prices.receives = prices.transfers;  // both copy: the sender in, the receiver out
+    // Both copy: the sender in, the receiver out.
+    for (std::size_t t = 0; t < job.transfers.size(); ++t) {
+      prices.receives.push_back(
+          receive_price(job, cluster, job.transfers[t], prices.transfers[t]));
+    }
   } else {
     prices.beside = price_beside(job, cluster, alone, choices);
   }
+  if (profile != nullptr && !profile->work.empty()) place_kernels(job, cluster, prices);
   prices.issue = rounded(cluster.device.launch, "a launch");
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();

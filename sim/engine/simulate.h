@@ -61,6 +61,17 @@ struct Beside {
   std::vector<double> transfers;       // by TransferId; of other streams
 };
 
+// Of a kernel in one place of the step.
+struct PlacedPrice {
+  Duration time;
+  Basis basis = Basis::kDatasheet;
+};
+// Index into Prices::placed.
+inline std::size_t placed_row(OpId op, Phase phase, bool first) {
+  return (static_cast<std::size_t>(op) * kPhases + static_cast<std::size_t>(phase)) * 2 +
+         (first ? 0 : 1);
+}
+
 // What everything in a Job costs, indexed by OpId and TransferId.
 struct Prices {
   std::vector<Duration> ops;
@@ -71,11 +82,17 @@ struct Prices {
   std::vector<Beside> beside;  // one for each stream with transfers, at most
   bool one_stream = false;
   std::vector<Duration> receives;  // of one stream: of each transfer's Receive, by TransferId
+  // Where a kernel's time depends on its phase and on whether its micro-batch is the first: these
+  // count, by placed_row(), and `ops` holds the longest of each. Else empty.
+  std::vector<PlacedPrice> placed;
 };
 // Throws Error (place "cluster") where a single one takes longer than can be counted.
 //
 // Where the ranks of a node are more than its cores (Box::cores), they take turns: everything takes
 // ranks / cores times as long. That is the most it can be, as a rank that waits leaves its turn.
+//
+// Where the cluster's profile has work that was timed (sim/cost/timed.h, sim/network/measured.h),
+// it goes before the models, as it is: ranks that took turns did so when they were timed.
 //
 // Beside a stream's transfers (the one with the most bytes stands for them) that move R bytes a
 // second with C channels, an op runs on C multiprocessors less and on 2.5 R of memory bandwidth

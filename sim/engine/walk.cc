@@ -118,7 +118,8 @@ class Walk {
   }
   std::int32_t entry(const Rank& r) const {
     const Call& call = program(r).schedule[static_cast<std::size_t>(r.call)];
-    return code_.entries[static_cast<std::size_t>(call.body)];
+    return code_.entries[static_cast<std::size_t>(call.body) +
+                         (call.micro_batch > 0 ? code_.later : 0)];
   }
 
   std::int32_t take();

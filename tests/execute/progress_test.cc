@@ -63,8 +63,17 @@ TEST(Stuck, IsAWaitThatNobodyEnds) {
   const Job job = two_stages();
   std::vector<Progress> ranks(2);
   stand(ranks[1], 1, first<Receive>(job, 1), 10 * kSecond);
-  EXPECT_FALSE(find_stuck(job, ranks, 17 * kSecond));
+  EXPECT_FALSE(find_stuck(job, ranks, 15 * kSecond));
   EXPECT_TRUE(find_stuck(job, ranks, 19 * kSecond));
+}
+
+TEST(Stuck, IsNobodyWhileTheWatcherWasAsleep) {
+  const Job job = two_stages();
+  std::vector<Progress> ranks(1);
+  stand(ranks[0], 0, first<Compute>(job, 0), 10 * kSecond);
+  EXPECT_TRUE(find_stuck(job, ranks, 1000 * kSecond));
+  EXPECT_FALSE(find_stuck(job, ranks, 1000 * kSecond, 996 * kSecond));
+  EXPECT_TRUE(find_stuck(job, ranks, 1000 * kSecond, 994 * kSecond));
 }
 
 TEST(Stuck, IsNobodyBetweenSteps) {

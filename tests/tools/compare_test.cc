@@ -223,6 +223,16 @@ TEST(Compare, RefusesTwoQuestionsAndNamesTheFirstDifference) {
   }
 }
 
+TEST(Compare, NotesHowWellARunIsComposedAgain) {
+  Json measured = report();
+  measured["composition"] = {{"relative_error", -0.0025}, {"steps", 9}};
+  EXPECT_THAT(compare(report(), measured).notes,
+              ElementsAre("the measured steps, composed again of their own instructions' times, "
+                          "are off by -0.25 %"));
+  measured["composition"] = nullptr;  // of ranks whose clocks differ
+  EXPECT_THAT(compare(report(), measured).notes, IsEmpty());
+}
+
 TEST(Compare, RefusesAKeyThatOnlyOneOfTheTwoHas) {
   Json more = report();
   more["config"]["batch"]["ramp"] = 3;
