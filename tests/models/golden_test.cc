@@ -1,5 +1,5 @@
-// The text of three small plans, to the letter: what lowering decides can be read there, and a change
-// shows in the difference. STEPCAST_UPDATE_GOLDEN=1 writes the files anew.
+// The text of three small plans, to the letter: what lowering decides can be read there, and a
+// change shows in the difference. STEPCAST_UPDATE_GOLDEN=1 writes the files anew.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
