@@ -174,10 +174,14 @@ TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
   EXPECT_EQ(read(ask(row)).plan.virtual_stages, 2);
   EXPECT_THAT(ask(row).assumed, Contains("virtual_pp (2)"));
   EXPECT_THAT(refusal(with("parallel.schedule", "zbv")), HasSubstr("zbv is not built"));
-  // 30 layers do not fill 2 x 4 chunks evenly; 33 on two stages are 17 and 16.
+  // 29 layers do not fill 2 x 4 chunks evenly; 33 on two stages are 17 and 16. 30 do with embedding
+  // and loss, one layer each.
   row["parallel"]["virtual_pp"] = 4;
-  row["model"]["layers"] = 30;
+  row["model"]["layers"] = 29;
   EXPECT_THAT(ask(row).assumed, Contains("stages (balanced)"));
+  row["model"]["layers"] = 30;
+  EXPECT_THAT(ask(row).assumed, Contains("stages (embedding and loss count as layers)"));
+  EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(3, 4, 4, 4, 4, 4, 4, 3));
   EXPECT_THAT(ask(with("model.layers", "33")).assumed, Contains("stages (even)"));
 }
 
