@@ -73,7 +73,8 @@ WhatIf executable_what_if(const std::string& config, const std::vector<std::stri
   const WhatIf asked = read_what_if(config, given);
   std::vector<std::string> sets = given;
   for (const char* set : {"precision.compute=fp32", "precision.gradients=fp32",
-                          "precision.moments=fp32", "dropout=false"}) {
+                          "precision.moments=fp32", "precision.scaling=none",
+                          "precision.fp8_weights=false", "dropout=false"}) {
     sets.emplace_back(set);
   }
   WhatIf what_if = config == "-" ? asked : read_what_if(config, sets);

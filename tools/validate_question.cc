@@ -180,6 +180,17 @@ Json stages_question(const Json& row, const Degrees& degrees, Assumed& assumed) 
     throw Error("software.extra.flags", "this uneven layout of layers is not mapped");
   }
   if (chunks == 1 || layers % chunks == 0) return "even";
+  if (degrees.virtual_stages > 1 && (layers + 2) % chunks == 0) {
+    // Megatron-LM interleaves layers that do not divide only where embedding and loss count as one
+    // each (arguments.py, account_for_embedding_in_pipeline_split).
+    Json stages = Json::array();
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const bool end = chunk == 0 || chunk + 1 == chunks;
+      stages.push_back((layers + 2) / chunks - (end ? 1 : 0));
+    }
+    assumed.emplace_back("stages (embedding and loss count as layers)");
+    return stages;
+  }
   const char* layout = degrees.virtual_stages > 1 ? "balanced" : "even";
   assumed.push_back(fmt::format("stages ({})", layout));
   return layout;

@@ -141,6 +141,7 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
         R"("recompute": {"modules": ["mlp", "norm"]}, "attention": "unfused")",
         R"("precision": {"compute": "fp32"}, "clip_gradients": false)",
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
+        R"("precision": {"compute": "fp8", "scaling": "delayed", "fp8_weights": true})",
         R"("precision": {"gradient_copy": "fp32", "master": "none", "moments": "fp16"})",
         R"("sharding": {"zero": 3, "bucket": "25 MiB", "shard_group": 4, "prefetch": 0},
            "parallel": {"data": 8, "order": ["data", "tensor", "pipeline"]})",
@@ -404,7 +405,25 @@ TEST(Plan, FollowsTheComputeTypeInItsOtherTypes) {
   EXPECT_FALSE(whole.master);
   // fp32 weights are their own master, whatever a file made for bf16 asks for.
   EXPECT_FALSE(read(sections(R"("precision": {"compute": "fp32", "master": "fp32"})")).master);
-  EXPECT_THAT(error_of(sections(R"("precision": {"compute": "fp8"})")), HasSubstr("\"bf16\""));
+  EXPECT_THAT(error_of(sections(R"("precision": {"compute": "fp4"})")), HasSubstr("\"fp8\""));
+}
+
+TEST(Plan, ReadsEightBitProductsAmongBf16Values) {
+  const Plan plain = read(sections(R"("precision": {"compute": "fp8"})"));
+  EXPECT_EQ(plain.compute, Dtype::kBf16);
+  EXPECT_EQ(plain.gradients, Dtype::kBf16);
+  EXPECT_EQ(plain.product(), Dtype::kFp8);
+  EXPECT_EQ(plain.eight_bit, (EightBit{Scaling::kTensor, true, false}));
+  const Plan all = read(sections(R"("precision": {"compute": "fp8", "scaling": "delayed",
+      "fp8_transposes": false, "fp8_weights": true, "gradients": "fp32"})"));
+  EXPECT_EQ(all.eight_bit, (EightBit{Scaling::kDelayed, false, true}));
+  EXPECT_EQ(all.gradients, Dtype::kFp32);
+  EXPECT_THAT(error_of(sections(R"("precision": {"scaling": "mx"})")),
+              AllOf(HasSubstr("precision.scaling"), HasSubstr("\"fp8\"")));
+  EXPECT_THAT(error_of(sections(R"("precision": {"compute": "fp8", "scaling": "none"})")),
+              HasSubstr("delayed, tensor, block, mx"));
+  EXPECT_THAT(error_of(sections(R"("precision": {"fp8_weights": true})")),
+              HasSubstr("precision.fp8_weights"));
 }
 
 // -------------------------------------------------------------------------------------- checks
