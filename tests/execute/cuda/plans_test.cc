@@ -292,6 +292,30 @@ TEST(Waits, SumToTheStepAndNameWhatWasWaitedFor) {
   }
 }
 
+// The simulator attributes its own step; from its spans alone the same must follow. On one stage, so
+// that nothing is received, with transfers that slow nobody down.
+TEST(Waits, AreAttributedAsTheSimulatorDoes) {
+  for (const int zero : {0, 1, 2, 3}) {
+    Plan plan = mixed(2, 1, 2, zero);
+    if (zero == 2) plan.recompute = Recompute::kFull;
+    const Job job = lowered(llama(3), plan);
+    Prices prices;
+    for (std::size_t i = 0; i < job.ops.size(); ++i) {
+      prices.ops.push_back(Duration(static_cast<std::int64_t>(3000 + 700 * (i % 5))));
+      prices.basis.push_back(Basis::kMeasured);
+    }
+    for (std::size_t i = 0; i < job.transfers.size(); ++i) {
+      prices.transfers.push_back(Duration(static_cast<std::int64_t>(9000 + 1100 * i)));
+    }
+    const Timeline timeline = simulate(job, prices, {Ranks::kFolded, true, true});
+    ASSERT_EQ(timeline.ranks.size(), 1u);
+    const Breakdown parts =
+        cuda::attribute(job, job.programs[0], timeline.trace.spans, timeline.step);
+    EXPECT_EQ(parts, timeline.ranks[0].breakdown) << "zero " << zero;
+    EXPECT_GT(parts[static_cast<std::size_t>(Part::kData)], Duration()) << "zero " << zero;
+  }
+}
+
 // Rank r takes 10 + r ns for whatever it does: members of a group, and both ends of a message, take
 // what the fastest of them took.
 TEST(Recorded, TakesTheShortestSpanOfThoseWhoMeet) {
