@@ -34,8 +34,10 @@ TransferKey transfer_key_of(const TimedTransfer& timed) {
   STEPCAST_CHECK(false, "a transfer that reading a profile let through");
 }
 
+// As a profile keeps it: whole picoseconds, as a simulation counts them, and a spread for people.
 Timing timing(const Statistic& statistic) {
-  return {Seconds(statistic.mean()), statistic.spread(), statistic.count()};
+  const Seconds mean = to_seconds(to_duration(Seconds(statistic.mean())));
+  return {mean, std::round(statistic.spread() * 1e4) / 1e4, statistic.count()};
 }
 
 }  // namespace
@@ -134,8 +136,8 @@ TimedWork Measurements::work(int ranks, int threads) const {
   return work;
 }
 
-Slice measure_slice(int threads, const std::function<std::optional<Recording>()>& step) {
-  Slice slice;
+MeasuredSlice measure_slice(int threads, const std::function<std::optional<Recording>()>& step) {
+  MeasuredSlice slice;
   slice.before = run_sentinel(threads);
   slice.recording = step();
   slice.after = run_sentinel(threads);

@@ -60,13 +60,13 @@ class Measurements {
   std::vector<Statistic> statistics_;  // by catalog_'s index
 };
 
-struct Slice {
+struct MeasuredSlice {
   Seconds before, after;               // the sentinel
   std::optional<Recording> recording;  // none where another process has it
 };
 
 // One slice. `step` carries out one step on all ranks and tells what it took; `threads` are those
 // that compute in it on this process, and the sentinel's.
-Slice measure_slice(int threads, const std::function<std::optional<Recording>()>& step);
+MeasuredSlice measure_slice(int threads, const std::function<std::optional<Recording>()>& step);
 
 }  // namespace stepcast

@@ -10,8 +10,9 @@
 #include "models/backward.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
+
+#include "models/eight_bit.h"
 
 namespace stepcast {
 
@@ -51,15 +52,23 @@ class Backward {
 
   Node make(const Node& forward, std::string_view suffix, Op op, Values in, Values out) const;
   void push(Node node) { out_.backward.push_back(std::move(node)); }
+  // Adds a copy of 8 bits to backward; its other copy, too, unless it is to be gathered first.
+  ValueId quantize_now(const Node& forward, ValueId gradient, bool gathered);
+  void cover_new_values();
   // A fresh value for one more contribution to the gradient of `id`, and its registration once the
   // node that computes it has been pushed.
-  ValueId contribution(ValueId id) { return like(id, ".gradient"); }
+  ValueId contribution(ValueId id) {
+    const ValueId original = value(id).original;
+    return like(original == kNoValue ? id : original, ".gradient");
+  }
   void add_to(const Node& forward, ValueId id, ValueId more, ValueId sum);
   void give(const Node& forward, ValueId id, ValueId contribution);
   void alias(const Node& forward, ValueId id, ValueId same);
 
   void rule(const Node& node, const Gemm& op);
   void linear(const Node& node, const Gemm& op);
+  ValueId quantized_gradient(const Node& node, ValueId dy);
+  ValueId columns_of(const Node& node, ValueId copy, std::string_view suffix);
   void scores(const Node& node, const Gemm& op);
   void context(const Node& node, const Gemm& op);
   void rule(const Node& node, const Attention& op);
@@ -79,7 +88,7 @@ class Backward {
   std::vector<ValueId> weight_gradient_;  // by value
   std::vector<std::int32_t> dropped_;     // by value: its slice, or -1
   std::vector<bool> rerun_;               // by slice
-  std::optional<Node> pending_;           // a weight gradient that waits for an exchange to start
+  std::vector<Node> pending_;  // a weight gradient and its copies; waits for an exchange to start
 };
 
 // A slice drops what it writes, except what is read outside it (unless it discards its outputs
@@ -142,7 +151,7 @@ void Backward::rerun(std::size_t slice) {
   };
   for (std::int32_t n = slices_[slice].first; n < slices_[slice].last; ++n) {
     Node again = out_.block.nodes[static_cast<std::size_t>(n)];
-    again.phase = Phase::kRecompute;
+    again.phase = again.modules & kModuleLate ? Phase::kBackward : Phase::kRecompute;
     Values ins, outs;
     for (ValueId v : again.in) ins.add(name_now(v));
     for (ValueId v : again.out) {
@@ -155,12 +164,17 @@ void Backward::rerun(std::size_t slice) {
   }
 }
 
+void Backward::cover_new_values() {
+  const std::size_t values = out_.block.values.size();
+  out_.saved.resize(values, false);
+  gradient_.resize(values, kNoValue);
+  weight_gradient_.resize(values, kNoValue);
+  dropped_.resize(values, -1);
+}
+
 ValueId Backward::new_value(Value v) {
   out_.block.values.push_back(std::move(v));
-  out_.saved.push_back(false);
-  gradient_.push_back(kNoValue);
-  weight_gradient_.push_back(kNoValue);
-  dropped_.push_back(-1);
+  cover_new_values();
   return static_cast<ValueId>(out_.block.values.size()) - 1;
 }
 
@@ -172,6 +186,7 @@ ValueId Backward::like(ValueId id, std::string_view suffix) {
   v.shared.clear();
   v.cut = Cut::kWhole;
   v.parts = {};
+  v.original = v.columns = kNoValue;
   return new_value(std::move(v));
 }
 
@@ -182,6 +197,7 @@ ValueId Backward::weight_gradient(ValueId weight) {
     v.name += ".gradient";
     v.kind = ValueKind::kGradient;
     v.dtype = options_.gradients;
+    v.columns = kNoValue;
     const ValueId id = new_value(std::move(v));
     weight_gradient_[static_cast<std::size_t>(weight)] = id;
   }
@@ -224,27 +240,64 @@ void Backward::alias(const Node& forward, ValueId id, ValueId same) {
 }
 
 void Backward::flush_weight_gradient() {
-  if (!pending_) return;
-  push(std::move(*pending_));
-  pending_.reset();
+  for (Node& node : pending_) push(std::move(node));
+  pending_.clear();
+}
+
+ValueId Backward::quantize_now(const Node& forward, ValueId gradient, bool gathered) {
+  Quantization what{forward.name + ".gradient", gradient, forward.modules, Phase::kBackward};
+  what.both = !gathered;
+  what.shared_scale = gathered;
+  const ValueId copy = quantize(out_.block, out_.backward, options_.eight_bit, what);
+  cover_new_values();
+  return copy;
+}
+
+// The copy of dy that 8-bit products read; what was gathered in 8 bits is one already.
+ValueId Backward::quantized_gradient(const Node& node, ValueId dy) {
+  return value(dy).dtype == Dtype::kFp8 ? dy : quantize_now(node, dy, false);
+}
+
+// The copy of the same matrix that a weight gradient reads. Where none was made when it was
+// quantised (it has been gathered since), it is transposed now.
+ValueId Backward::columns_of(const Node& node, ValueId copy, std::string_view suffix) {
+  if (value(copy).columns != kNoValue) return value(copy).columns;
+  if (!options_.eight_bit.two_copies()) return copy;
+  const std::int64_t rows = value(copy).shape.sizes[0], columns = value(copy).shape.sizes[1];
+  const ValueId turned = like(copy, ".columns");
+  value(turned).shape = {columns, rows};
+  const Pointwise op{PointwiseKind::kTranspose, rows, columns, Dtype::kFp8, Dtype::kFp8};
+  pending_.push_back(make(node, suffix, op, {copy}, {turned}));
+  return turned;
 }
 
 // y = x W^T + b:  dx = dy W,  dW = dy^T x,  db = column sums of dy.
 void Backward::linear(const Node& node, const Gemm& op) {
-  const ValueId dy = gradient(node.out[0]);
-  const ValueId x = node.in[0], w = node.in[1];
+  const bool eight_bit = op.dtype == Dtype::kFp8;
+  ValueId dy = gradient(node.out[0]);
+  ValueId x = node.in[0], w = node.in[1];
+  const ValueId input_of = x, weight_of = value(w).original == kNoValue ? w : value(w).original;
   const ValueId b = node.in.size() > 2 ? node.in[2] : kNoValue;
+  ValueId dy_columns = dy;
+  if (eight_bit) {
+    dy = quantized_gradient(node, dy);
+    dy_columns = columns_of(node, dy, ".gradient.transpose");
+    if (value(w).columns != kNoValue) w = value(w).columns;
+    want(w);
+    if (value(x).columns != kNoValue) x = value(x).columns;
+  }
   want(x);
-  const ValueId dx = contribution(x);
+  if (eight_bit && x == input_of) x = columns_of(node, x, ".input.transpose");
+  const ValueId dx = contribution(input_of);
   const Gemm input{op.m,     op.k,      op.n,  1,    GemmRole::kInputGradient,
-                   op.dtype, op.output, false, false};
+                   op.dtype, op.output, false, false, op.block_scales};
   push(make(node, ".input_gradient", input, {dy, w}, {dx}));
-  give(node, x, dx);
-  const ValueId dw = weight_gradient(w), db = weight_gradient(b);
+  give(node, input_of, dx);
+  const ValueId dw = weight_gradient(weight_of), db = weight_gradient(b);
   const Gemm weight{op.n, op.k, op.m, 1, GemmRole::kWeightGradient, op.dtype,
-                    options_.gradients, options_.accumulate, op.bias};
-  pending_ =
-      make(node, ".weight_gradient", weight, {dy, x, read_back(dw), read_back(db)}, {dw, db});
+                    options_.gradients, options_.accumulate, op.bias, op.block_scales};
+  pending_.push_back(make(node, ".weight_gradient", weight,
+                          {dy_columns, x, read_back(dw), read_back(db)}, {dw, db}));
 }
 
 // S = Q K^T:  dQ = dS K,  dK = dS^T Q, both into their columns of d_qkv.
@@ -377,6 +430,9 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       push(make(node, ".gradient", backward, {dy}, {dy}));
       return;
     }
+    case PointwiseKind::kQuantize:
+    case PointwiseKind::kQuantizeBoth:  // rounding is not differentiated
+      return alias(node, node.in[0], dy);
     default:
       STEPCAST_CHECK(false, "this op has no place in a forward pass");
   }
@@ -422,8 +478,14 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
     }
     case ExchangeKind::kAllGather:
     case ExchangeKind::kReduceScatter: {
-      const ValueId d = gradient(node.out[0]);
-      const ValueId dx = contribution(node.in[0]);
+      ValueId d = gradient(node.out[0]);
+      ValueId dx = contribution(node.in[0]);
+      if (exchange.eight_bit_gradient) {
+        const Shape whole = value(dx).shape;
+        d = quantize_now(node, d, true);
+        dx = like(d, ".gather");
+        value(dx).shape = whole;
+      }
       back.work = Exchange{exchange.kind == ExchangeKind::kAllGather ? ExchangeKind::kReduceScatter
                                                                      : ExchangeKind::kAllGather,
                            Reduction::kSum};
@@ -438,20 +500,19 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
 
 void Backward::visit(const Node& node) {
   const bool exchange = std::holds_alternative<Exchange>(node.work);
-  // A weight gradient goes behind the exchange that its input gradient feeds, if one comes next.
-  if (!exchange) flush_weight_gradient();
   const auto* op = std::get_if<Op>(&node.work);
   const bool starts = op != nullptr && std::holds_alternative<Loss>(*op);
   const bool enters = exchange && node.out.empty();
   const ValueId written = enters ? node.in[0] : node.out[0];
-  if (starts || gradient(written) != kNoValue) {
-    if (exchange) {
-      rule(node, std::get<Exchange>(node.work));
-    } else {
-      std::visit([&](const auto& o) { rule(node, o); }, *op);
-    }
+  if (!starts && gradient(written) == kNoValue) return;  // nobody asks for it
+  // A weight gradient goes behind the exchange that its input gradient feeds, if one comes next.
+  if (!exchange) flush_weight_gradient();
+  if (exchange) {
+    rule(node, std::get<Exchange>(node.work));
+    flush_weight_gradient();
+  } else {
+    std::visit([&](const auto& o) { rule(node, o); }, *op);
   }
-  if (exchange) flush_weight_gradient();
 }
 
 Differentiated Backward::run() {

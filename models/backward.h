@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "models/block.h"
+#include "models/plan.h"
 
 namespace stepcast {
 
@@ -28,6 +29,7 @@ struct Slice {
 struct BackwardOptions {
   Dtype gradients = Dtype::kBf16;      // of weight gradients
   bool accumulate = true;              // weight gradients are added to what their buffer holds
+  EightBit eight_bit = {};             // copies that 8-bit products read of gradients
 };
 
 struct Differentiated {

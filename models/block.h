@@ -27,6 +27,7 @@ enum class ValueKind : std::uint8_t {
   kWeight,      // trained
   kGradient,    // of a weight (made by backward)
   kData,        // given with the batch (token ids)
+  kCopy,        // of a weight in 8 bits, made once a step (Block::prepare) and kept
 };
 
 struct Value {
@@ -42,6 +43,11 @@ struct Value {
   // kWeight: how it is cut over the tensor axis (see Tensor).
   Cut cut = Cut::kWhole;
   std::array<std::int64_t, kPartsMax> parts = {};
+  // An 8-bit copy (eight_bit.h): the value that it is a copy of; a gradient of the copy has that
+  // one's shape and type. `columns`: the further copy of the same matrix for products that read it
+  // along its columns; none: this one serves both.
+  ValueId original = kNoValue;
+  ValueId columns = kNoValue;
   Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
 };
 
@@ -56,6 +62,8 @@ enum class ExchangeKind : std::uint8_t {
 struct Exchange {
   ExchangeKind kind = ExchangeKind::kEnter;
   Reduction reduction = Reduction::kSum;
+  // kReduceScatter: the gradient is quantised before it is gathered, and crosses in 8 bits.
+  bool eight_bit_gradient = false;
 };
 
 // Which part of a layer a node belongs to, as "recompute": {"modules": [...]} names them.
@@ -66,7 +74,9 @@ enum Module : std::uint8_t {
   kModuleActivation = 4,
   kModuleMlp = 8,
   kModuleAttention = 16,
-  kModuleGather = 32,  // a sequence-parallel gather: run again rather than kept
+  kModuleGather = 32,  // run again rather than kept: a gather of sequence parallelism, an 8-bit
+                       // copy of a gathered weight
+  kModuleLate = 64,    // only backward needs what it makes: it is not run in forward at all
 };
 
 // How a node is to be differentiated where its Op alone does not tell.
@@ -109,6 +119,7 @@ struct Block {
   bool numbered = true; // labels carry the layer's number
   std::vector<Value> values;
   std::vector<Node> nodes;
+  std::vector<Node> prepare;  // of weights alone: run once a step, before the first forward
   ValueId x = kNoValue;  // none: the chain begins here
   ValueId y = kNoValue;  // none: it ends here (the loss)
 

@@ -2,6 +2,9 @@
 // fragment for each way in which lowering stamps it. Cost: linear in the block, once a kind.
 #include "models/block_kind.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "models/recompute.h"
 
 namespace stepcast {
@@ -16,7 +19,7 @@ class KindMaker {
       : tables_(tables),
         plan_(plan),
         derived_(differentiate(block, recompute_slices(block, plan),
-                               {plan.gradients, plan.effective_zero() < 2})) {}
+                               {plan.gradients, plan.effective_zero() < 2, plan.eight_bit})) {}
 
   BlockKind run();
 
@@ -28,11 +31,13 @@ class KindMaker {
   void assign_weight(ValueId id);
   void write_fragments();
   Fragment forward(bool keep_saved, bool keep_x, bool keep_y, bool recompute);
+  Fragment prepare();
 
   Tables& tables_;
   const Plan& plan_;
   Differentiated derived_;
   std::vector<TensorId> slots_;  // by value
+  std::vector<Node> forward_;    // without what only backward runs
   BlockKind kind_;
 };
 
@@ -55,6 +60,10 @@ Tensor KindMaker::tensor(const Value& value) const {
       t.category = Category::kBuffers;
       t.scope = Scope::kChunk;
       break;
+    case ValueKind::kCopy:
+      t.category = Category::kWeights;
+      t.scope = Scope::kChunk;
+      break;
   }
   return t;
 }
@@ -63,7 +72,7 @@ void KindMaker::assign_weight(ValueId id) {
   const Value& w = value(id);
   ValueId gradient = derived_.gradient_of[static_cast<std::size_t>(id)];
   STEPCAST_CHECK(gradient != kNoValue, "every weight has a gradient");
-  WeightSlots slots{0, 0, w.shape.elements(), w.partial};
+  WeightSlots slots{0, 0, w.shape.elements(), w.partial, w.dtype};
   if (w.shared.empty()) {
     slots.weight = static_cast<TensorId>(kind_.tensors.size());
     kind_.tensors.push_back(tensor(w));
@@ -101,6 +110,7 @@ void KindMaker::assign_slots() {
       for (ValueId v : node.out) used[static_cast<std::size_t>(v)] = true;
     }
   };
+  mark(block().prepare);
   mark(block().nodes);
   mark(derived_.backward);
   for (ValueId id = 0; id < count; ++id) {
@@ -113,7 +123,7 @@ void KindMaker::assign_slots() {
     const auto slot = static_cast<TensorId>(kind_.tensors.size());
     slots_[static_cast<std::size_t>(id)] = slot;
     kind_.tensors.push_back(tensor(v));
-    if (v.kind == ValueKind::kData) kind_.data.push_back(slot);
+    if (v.kind == ValueKind::kData || v.kind == ValueKind::kCopy) kind_.residents.push_back(slot);
   }
 }
 
@@ -128,10 +138,20 @@ Fragment KindMaker::forward(bool keep_saved, bool keep_x, bool keep_y, bool reco
     if (keep_x) options.keep[static_cast<std::size_t>(block().x)] = true;
   }
   if (block().y != kNoValue) options.keep[static_cast<std::size_t>(block().y)] = keep_y;
-  return write_fragment(tables_, block(), block().nodes, slots_, options);
+  return write_fragment(tables_, block(), forward_, slots_, options);
+}
+
+Fragment KindMaker::prepare() {
+  FragmentOptions options;
+  options.live.assign(block().values.size(), false);
+  options.keep = options.live;
+  return write_fragment(tables_, block(), block().prepare, slots_, options);
 }
 
 void KindMaker::write_fragments() {
+  std::copy_if(block().nodes.begin(), block().nodes.end(), std::back_inserter(forward_),
+               [](const Node& node) { return (node.modules & kModuleLate) == 0; });
+  kind_.prepare = prepare();
   if (kind_.checkpointed) {
     kind_.forward = forward(false, true, true, false);
     kind_.forward_drop = forward(false, false, true, false);

@@ -17,6 +17,7 @@ struct WeightSlots {
   TensorId gradient = 0;
   std::int64_t elements = 0;
   bool partial = false;
+  Dtype dtype = Dtype::kBf16;
 };
 
 struct SharedWeight {
@@ -31,9 +32,10 @@ struct BlockKind {
   Tensor x, y;                        // what passes between blocks; y absent: shape.rank == 0
   std::vector<WeightSlots> weights;   // its own
   std::vector<SharedWeight> shared;   // places kPlaceShared - 2 i (weight) and - 2 i - 1 (gradient)
-  std::vector<TensorId> data;         // slots of kData values
+  std::vector<TensorId> residents;    // slots of kData and kCopy values
   std::vector<Tensor> shared_tensors; // per shared weight: weight, gradient
 
+  Fragment prepare;                   // 8-bit copies of its weights; empty: there are none
   Fragment forward;                   // keeps what backward needs (checkpointed: only x)
   Fragment forward_drop;              // checkpointed, and x is not kept either (inside a group)
   Fragment recompute;                 // checkpointed: forward again, keeping what backward needs

@@ -10,6 +10,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+
+#include "models/message.h"
 
 namespace stepcast {
 
@@ -41,9 +44,12 @@ class ChunkWriter {
 
   TensorId add_tensor(Tensor tensor, std::int32_t layer);
   void place_blocks();
+  void add_units(const BlockKind& kind, Placed& placed);
   Unit unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const;
 
   bool keeps_weights() const { return streams_weights() && !plan_.reshard_after_forward; }
+  // The first micro-batch's forward does more than that of the others.
+  bool first_differs() const;
 
   std::vector<PassBlock> pass_blocks() const;
   Binding on_the_way(std::size_t block) const;
@@ -61,8 +67,6 @@ class ChunkWriter {
   BodyId backward(bool last);
   void after_backward(BodyWriter& body, std::size_t block);
   TensorId slice_of(TensorId tensor);
-  void receive(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
-  void send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice);
 
   Tables& tables_;
   const std::vector<BlockKind>& kinds_;
@@ -76,10 +80,12 @@ class ChunkWriter {
   bool ring_ = false;
   std::vector<TensorId> activations_;  // activations_[j] enters block j; the last leaves the chunk
   std::vector<TensorId> gradients_;    // of activations_
-  std::vector<TensorId> data_;
+  std::vector<TensorId> residents_;    // beside the state: token ids, 8-bit copies of weights
   // What crosses to the part before and after, forward and backward, where it is a slice.
   std::array<TensorId, 2> slices_in_ = {kNoTensor, kNoTensor};
   std::array<TensorId, 2> slices_out_ = {kNoTensor, kNoTensor};
+
+  bool prepares_ = false;  // the first micro-batch's forward is being written
 
   // While backward is being written:
   bool last_ = false;                       // of the last micro-batch
@@ -100,6 +106,7 @@ TensorId ChunkWriter::add_tensor(Tensor tensor, std::int32_t layer) {
 Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const {
   Unit unit;
   unit.layer = binding.layer;
+  unit.dtype = weights.front().dtype;
   for (const WeightSlots& w : weights) {
     unit.elements += w.elements;
     unit.weights.push_back(binding(w.weight));
@@ -158,7 +165,7 @@ void ChunkWriter::place_blocks() {
     }
     placed.binding.places = {activations_[j], activations_[j + 1], gradients_[j],
                              gradients_[j + 1]};
-    for (TensorId slot : kind.data) data_.push_back(placed.binding(slot));
+    for (TensorId slot : kind.residents) residents_.push_back(placed.binding(slot));
     for (std::size_t s = 0; s < kind.shared.size(); ++s) {
       const SharedWeight& want = kind.shared[s];
       auto known = std::find_if(shared.begin(), shared.end(),
@@ -181,11 +188,23 @@ void ChunkWriter::place_blocks() {
       }
       placed.units.push_back(known->unit);
     }
-    if (!kind.weights.empty()) {
-      placed.units.push_back(state_.add(unit_of(kind.weights, placed.binding)));
-      placed.first_use.push_back(placed.units.back());
-    }
+    add_units(kind, placed);
     blocks_.push_back(std::move(placed));
+  }
+}
+
+// The block's own weights, those of one type together.
+void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
+  std::vector<Dtype> dtypes;
+  for (const WeightSlots& w : kind.weights) {
+    if (std::find(dtypes.begin(), dtypes.end(), w.dtype) == dtypes.end()) dtypes.push_back(w.dtype);
+  }
+  for (const Dtype dtype : dtypes) {
+    std::vector<WeightSlots> weights;
+    std::copy_if(kind.weights.begin(), kind.weights.end(), std::back_inserter(weights),
+                 [&](const WeightSlots& w) { return w.dtype == dtype; });
+    placed.units.push_back(state_.add(unit_of(weights, placed.binding)));
+    placed.first_use.push_back(placed.units.back());
   }
 }
 
@@ -237,6 +256,7 @@ void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<PassStep>& st
 void ChunkWriter::act(BodyWriter& body, const PassStep& step) {
   const Placed& placed = blocks_[step.block];
   const BlockKind& kind = *placed.kind;
+  if (prepares_) body.stamp(kind.prepare, placed.binding);
   for (PassAction action : step.actions) {
     switch (action) {
       case PassAction::kForward: body.stamp(kind.forward, on_the_way(step.block)); break;
@@ -302,50 +322,10 @@ TensorId ChunkWriter::slice_of(TensorId tensor) {
   return add_tensor(slice, slice.label.layer);
 }
 
-void ChunkWriter::receive(BodyWriter& body, TensorId tensor, Stream stream, int step,
-                          TensorId slice) {
-  const TensorId sent = slice == kNoTensor ? tensor : slice;
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(sent)};
-  body.add(Alloc{sent});
-  body.add(Receive{tables_.transfer(transfer), sent, tables_.label("receive"), stream,
-                   static_cast<std::int8_t>(step)});
-  if (slice == kNoTensor) {
-    body.order(stream, kReceived, Stream::kCompute);
-    return;
-  }
-  body.add(Alloc{tensor});
-  body.order(stream, kReceived, Stream::kTensor);
-  body.collective({TransferKind::kAllGather, Axis::kTensor, false, body.bytes(tensor)}, {slice},
-                  {tensor}, tables_.label("receive.gather"), Stream::kTensor,
-                  stream == Stream::kReceiveForward ? Phase::kForward : Phase::kBackward);
-  body.order(Stream::kTensor, kTensorDone, Stream::kCompute);
-  body.add(Free{slice});
-}
-
-// What is sent is freed at once for the allocator's book; its memory is given back when the send is
-// done with it (as record_stream does).
-void ChunkWriter::send(BodyWriter& body, TensorId tensor, Stream stream, int step, TensorId slice) {
-  if (slice != kNoTensor) {
-    const Tensor& part = tables_.job().tensors[static_cast<std::size_t>(slice)];
-    body.add(Alloc{slice});
-    body.compute(Pointwise{PointwiseKind::kCast, part.shape.sizes[0], part.shape.sizes[1],
-                           part.dtype, part.dtype, false},
-                 {tensor}, {slice}, tables_.label("send.slice"),
-                 stream == Stream::kSendForward ? Phase::kForward : Phase::kBackward);
-    body.add(Free{tensor});
-    tensor = slice;
-  }
-  const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(tensor)};
-  body.order(Stream::kCompute, kSendReady, stream);
-  body.add(Send{tables_.transfer(transfer), tensor, tables_.label("send"), stream,
-                static_cast<std::int8_t>(step)});
-  if (!plan_.pipeline_overlap) body.order(stream, kSent, Stream::kCompute);
-  body.add(Free{tensor});
-}
-
 BodyId ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
-  const bool others = first && (gathers_in_forward() || keeps_weights());
+  const bool others = first && first_differs();
+  prepares_ = first;
   const std::vector<PassStep> steps = forward_steps(pass_blocks(), visit_, others);
   if (first && gathers_in_forward()) {
     // The updates before are those of the last step, which is over; in a ring, of the last round.
@@ -359,7 +339,7 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     std::int32_t arrived = -1;
     for (const PassStep& step : steps) {
@@ -371,12 +351,15 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      receive(body, activations_.front(), Stream::kReceiveForward, -1, slices_in_[0]);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
-  if (shape_.next) send(body, activations_.back(), Stream::kSendForward, 1, slices_out_[0]);
+  prepares_ = false;
+  if (shape_.next) {
+    write_send(body, {activations_.back(), slices_out_[0]}, Stream::kSendForward, 1, plan_);
+  }
   return body.finish();
 }
 
@@ -406,7 +389,7 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    receive(body, gradients_.back(), Stream::kReceiveBackward, 1, slices_out_[1]);
+    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1);
   }
   const bool reshard = plan_.reshard_after_forward;
   run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
@@ -415,7 +398,9 @@ BodyId ChunkWriter::backward(bool last) {
     state_.close_gradients(body, open_);
     open_.clear();
   }
-  if (shape_.previous) send(body, gradients_.front(), Stream::kSendBackward, -1, slices_in_[1]);
+  if (shape_.previous) {
+    write_send(body, {gradients_.front(), slices_in_[1]}, Stream::kSendBackward, -1, plan_);
+  }
   return body.finish();
 }
 
@@ -429,17 +414,24 @@ void ChunkWriter::group_gathers() {
     }
     for (std::int32_t unit : block.first_use) {
       groups_.back().push_back(unit);
-      bytes += Bytes(state_.unit(unit).elements * dtype_size(plan_.compute));
+      bytes += Bytes(state_.unit(unit).elements * dtype_size(state_.unit(unit).dtype));
     }
     group_of_block_.push_back(static_cast<std::int32_t>(groups_.size()) - 1);
   }
+}
+
+bool ChunkWriter::first_differs() const {
+  const bool prepares = std::any_of(blocks_.begin(), blocks_.end(), [](const Placed& block) {
+    return !block.kind->prepare.code.empty();
+  });
+  return gathers_in_forward() || keeps_weights() || prepares;
 }
 
 PassBodies ChunkWriter::write_passes(const Visit& visit) {
   visit_ = visit;
   PassBodies out;
   out.forward = out.forward_first = forward(false);
-  if (gathers_in_forward() || keeps_weights()) out.forward_first = forward(true);
+  if (first_differs()) out.forward_first = forward(true);
   out.backward = out.backward_last = backward(false);
   if ((reduces_at_end() && plan_.overlap) || keeps_weights()) out.backward_last = backward(true);
   return out;
@@ -475,7 +467,7 @@ ChunkBodies ChunkWriter::run(Passes passes) {
   out.update = update.finish();
 
   std::vector<TensorId> residents = state_.residents();
-  residents.insert(residents.end(), data_.begin(), data_.end());
+  residents.insert(residents.end(), residents_.begin(), residents_.end());
   tables_.job().resident_sets.push_back(std::move(residents));
   out.residents = static_cast<std::int32_t>(tables_.job().resident_sets.size()) - 1;
   return out;

@@ -22,11 +22,11 @@ Job lower(const Network& network, const Plan& plan);
 // The ring: a small Job that does the same distinct work as the plan's, for timing it.
 //
 // Its mesh, tensors, residents and optimizer are the plan's own, so what is cold or warm in the
-// plan is so here. But it has three micro-batches at most, and each passes only two layers of each chunk
-// (as many as gathers run ahead, if that is more), other ones than the micro-batch before, so that
-// all weights' turn comes round. A round ends with the optimizer; from round to round the start
-// moves on. Every op, message and collective of lower(network, plan) occurs, in the same phase, and
-// nothing else.
+// plan is so here. But it has three micro-batches at most, and each passes only two layers of each
+// chunk (as many as gathers run ahead, if that is more), other ones than the micro-batch before, so
+// that all weights' turn comes round. A round ends with the optimizer; from round to round the
+// start moves on. Every op, message and collective of lower(network, plan) occurs, in the same
+// phase, and nothing else.
 Plan ring_plan(const Plan& plan);  // the plan with a ring's micro-batches
 // REQUIRES: rounds >= 1. The micro-batches of all rounds bear the same numbers.
 Job lower_ring(const Network& network, const Plan& plan, std::int64_t rounds);

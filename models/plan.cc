@@ -125,6 +125,43 @@ Trouble sharding_trouble(const Plan& plan) {
   return std::nullopt;
 }
 
+Trouble precision_trouble(const Plan& plan) {
+  const EightBit& eight_bit = plan.eight_bit;
+  if (!eight_bit.on()) return std::nullopt;
+  if (plan.compute != Dtype::kBf16) {
+    return trouble("precision", "compute", "8-bit products stand among bf16 values only");
+  }
+  if (!eight_bit.weights) return std::nullopt;
+  if (eight_bit.blocks()) {
+    return trouble("precision", "fp8_weights",
+                   "weights scaled in blocks are quantised along both sides, which takes them in 16 "
+                   "bits; set it to false, or scaling to \"tensor\" or \"delayed\"");
+  }
+  if (!plan.master) {
+    return trouble("precision", "master", "8-bit weights need fp32 ones that the optimizer updates");
+  }
+  return std::nullopt;
+}
+
+// cuBLASLt takes 8-bit operands whose sides are multiples of 16.
+Trouble eight_bit_trouble(const Plan& plan, const Model& model) {
+  constexpr std::int64_t kUnit = 16;
+  if (!plan.eight_bit.on()) return std::nullopt;
+  const std::pair<const char*, std::int64_t> sides[] = {
+      {"hidden size", model.hidden},
+      {"width of the queries", model.query_width() / plan.tensor},
+      {"width of the keys", model.kv_width() / plan.tensor},
+      {"width of the FFN", model.ffn / plan.tensor}};
+  for (const auto& [name, side] : sides) {
+    if (side % kUnit == 0) continue;
+    return trouble("precision", "compute",
+                   fmt::format("the {} on a rank, {}, is no multiple of {}, as 8-bit products need "
+                               "it; use bf16",
+                               name, side, kUnit));
+  }
+  return std::nullopt;
+}
+
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
 Trouble tensor_trouble(const Plan& plan, const Model& model) {
   const std::int64_t legal = std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
@@ -241,14 +278,15 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
 }
 
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
-  for (const auto rule : {degree_trouble, pipeline_trouble, batch_trouble, sharding_trouble}) {
+  for (const auto rule : {degree_trouble, pipeline_trouble, batch_trouble, sharding_trouble,
+                          precision_trouble}) {
     if (Trouble found = rule(plan)) return found;
   }
   return std::nullopt;
 }
 
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
-  for (const auto rule : {tensor_trouble, sequence_trouble, stages_trouble}) {
+  for (const auto rule : {tensor_trouble, eight_bit_trouble, sequence_trouble, stages_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }
   return std::nullopt;

@@ -31,6 +31,32 @@ enum class Recompute : std::uint8_t {
   kModules,    // run the named modules of each layer again
 };
 
+// How operands of 8-bit products are scaled; products of the layers' weights are the only ones that
+// run in 8 bits: attention, embedding, head, norms and all sums stay in 16.
+enum class Scaling : std::uint8_t {
+  kNone,     // no 8-bit products
+  kDelayed,  // one scale a tensor, from its largest values in the steps before
+  kTensor,   // one scale a tensor, from its largest value now: one more read (current scaling)
+  kBlock,    // 1 x 128 of activations and gradients, 128 x 128 of weights (DeepSeek-V3)
+  kMx,       // 1 x 32 with a scale of one byte (OCP MX; Blackwell)
+};
+
+// Which 8-bit copies there are (NVIDIA/TransformerEngine, pytorch/tensor/float8_tensor.py and
+// mxfp8_tensor.py).
+struct EightBit {
+  Scaling scaling = Scaling::kNone;
+  bool transposes = true;   // products read both operands along k only (Hopper): a matrix that is
+                            // read along its other side as well is kept transposed, too
+  bool weights = false;     // the weights themselves are held, and gathered, in 8 bits; else an
+                            // 8-bit copy stands beside those of 16 bits
+
+  bool operator==(const EightBit&) const = default;
+  bool on() const { return scaling != Scaling::kNone; }
+  // A block's scale holds along one side only, so the other side needs a copy of its own.
+  bool blocks() const { return scaling == Scaling::kBlock || scaling == Scaling::kMx; }
+  bool two_copies() const { return blocks() || transposes; }
+};
+
 struct Plan {
   // batch, in sequences
   std::int64_t sequence_length = 0;
@@ -74,6 +100,7 @@ struct Plan {
   bool master = true;                  // fp32 master weights (false: the weights are the master)
   Dtype moments = Dtype::kFp32;
   bool gradient_copy = false;          // an fp32 copy of the gradients for the update
+  EightBit eight_bit;                  // key compute "fp8": then `compute` above is bf16
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
   bool dropout = false;                // the model's dropout is active
@@ -88,6 +115,8 @@ struct Plan {
   // One shard is no sharding, whatever the stage is called.
   int effective_zero() const { return shards() > 1 ? zero : 0; }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
+  // Of what most matrix products read.
+  Dtype product() const { return eight_bit.on() ? Dtype::kFp8 : compute; }
   std::int64_t ranks() const { return tensor * context * expert * data * pipeline; }
   Mesh mesh() const;
 };
@@ -117,6 +146,7 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 // The first rule that it breaks against a model. REQUIRES: no trouble alone.
 //   heads, key-value heads, ffn   are multiples of tensor
 //   sequence_length               fits learned positions
+//   widths, with compute fp8      are multiples of 16 on each rank (cuBLASLt's rule)
 //   layers                        "even": at least one a chunk, and equal counts if v > 1;
 //                                 "balanced": at most the last chunk has none (the head alone);
 //                                 a list: sums to the layers, 0 only for the first and last chunk

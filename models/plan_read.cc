@@ -31,6 +31,11 @@ const std::vector<std::pair<std::string, Recompute>> kRecomputes = {
     {"none", Recompute::kNone}, {"full", Recompute::kFull}, {"selective", Recompute::kSelective}};
 const std::vector<std::pair<std::string, Dtype>> kDtypes = {
     {"fp32", Dtype::kFp32}, {"bf16", Dtype::kBf16}, {"fp16", Dtype::kFp16}};
+const std::vector<std::pair<std::string, Dtype>> kComputes = {
+    {"fp32", Dtype::kFp32}, {"bf16", Dtype::kBf16}, {"fp16", Dtype::kFp16}, {"fp8", Dtype::kFp8}};
+const std::vector<std::pair<std::string, Scaling>> kScalings = {
+    {"none", Scaling::kNone},   {"delayed", Scaling::kDelayed}, {"tensor", Scaling::kTensor},
+    {"block", Scaling::kBlock}, {"mx", Scaling::kMx}};
 const std::vector<std::pair<std::string, bool>> kCopies = {{"fp32", true}, {"none", false}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
 
@@ -199,8 +204,26 @@ void read_recompute(const Object& what_if, Plan& plan) {
   }
 }
 
+// 8-bit products: around them everything is bf16.
+void read_eight_bit(const Object& object, Plan& plan) {
+  const bool on = plan.compute == Dtype::kFp8;
+  EightBit& eight_bit = plan.eight_bit;
+  eight_bit.scaling = object.word("scaling", on ? Scaling::kTensor : Scaling::kNone, kScalings);
+  eight_bit.transposes = object.boolean("fp8_transposes", eight_bit.transposes);
+  eight_bit.weights = object.boolean("fp8_weights", eight_bit.weights);
+  if (on) plan.compute = Dtype::kBf16;
+  if (on && !eight_bit.on()) {
+    object.fail("scaling", "8-bit products need one of delayed, tensor, block, mx");
+  }
+  if (!on && (eight_bit.on() || eight_bit.weights)) {
+    object.fail(eight_bit.on() ? "scaling" : "fp8_weights",
+                "is of 8-bit products: set \"compute\" to \"fp8\"");
+  }
+}
+
 void read_precision(const Object& object, Plan& plan) {
-  plan.compute = object.word("compute", plan.compute, kDtypes);
+  plan.compute = object.word("compute", plan.compute, kComputes);
+  read_eight_bit(object, plan);
   plan.gradients = object.word("gradients", plan.compute, kDtypes);
   plan.moments = object.word("moments", plan.moments, kDtypes);
   // fp32 weights are their own master, fp32 gradients need no fp32 copy.
@@ -282,7 +305,10 @@ Json write_plan(const Plan& plan) {
                       {"shard_group", plan.shard_group},
                       {"reshard_after_forward", plan.reshard_after_forward}};
   json["recompute"] = write_recompute(plan);
-  json["precision"] = {{"compute", word_of(plan.compute, kDtypes)},
+  json["precision"] = {{"compute", word_of(plan.product(), kComputes)},
+                       {"scaling", word_of(plan.eight_bit.scaling, kScalings)},
+                       {"fp8_transposes", plan.eight_bit.transposes},
+                       {"fp8_weights", plan.eight_bit.weights},
                        {"gradients", word_of(plan.gradients, kDtypes)},
                        {"master", word_of(plan.master, kCopies)},
                        {"moments", word_of(plan.moments, kDtypes)},

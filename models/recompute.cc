@@ -20,11 +20,11 @@ constexpr Policy kPolicies[] = {
     {"attention", kModuleAttention, false},   {"mlp", kModuleMlp, false},
     {"attention_core", kModuleAttentionCore, false},
     {"activation", kModuleActivation, true},  {"norm", kModuleNorm, true},
-    {"gather", kModuleGather, true},
+    {"gather", kModuleGather, true},      {"late", kModuleLate, true},
 };
 
 bool asked_for(const Policy& policy, const Plan& plan) {
-  if (policy.module == kModuleGather) return plan.sequence_parallel;
+  if (policy.module == kModuleGather || policy.module == kModuleLate) return true;
   if (plan.recompute == Recompute::kSelective) return policy.module == kModuleAttentionCore;
   if (plan.recompute != Recompute::kModules) return false;
   return std::find(plan.recompute_modules.begin(), plan.recompute_modules.end(), policy.name) !=

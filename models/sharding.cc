@@ -31,7 +31,7 @@ std::int32_t State::add(Unit unit) {
   const int zero = plan_.effective_zero();
   const std::int64_t owned = owned_elements(unit.elements);
   if (zero == 3) {
-    unit.weight_shard = resident("weights.shard", unit.layer, owned, plan_.compute,
+    unit.weight_shard = resident("weights.shard", unit.layer, owned, unit.dtype,
                                  Category::kWeights);
   } else {
     residents_.insert(residents_.end(), unit.weights.begin(), unit.weights.end());
@@ -78,10 +78,10 @@ bool State::reduces() const { return plan_.data > 1; }
 
 void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, EventId done) const {
   std::vector<TensorId> reads, writes;
-  std::int64_t elements = 0;
+  Bytes bytes;
   for (std::int32_t i : units) {
     const Unit& u = unit(i);
-    elements += shard_elements(u.elements) * plan_.shards();
+    bytes += Bytes(shard_elements(u.elements) * plan_.shards() * dtype_size(u.dtype));
     writes.insert(writes.end(), u.weights.begin(), u.weights.end());
     if (u.weight_shard == kNoTensor) {
       reads.insert(reads.end(), u.weights.begin(), u.weights.end());
@@ -91,8 +91,7 @@ void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, Eve
     }
   }
   if (!units.empty()) {
-    const Transfer transfer{TransferKind::kAllGather, Axis::kData, false,
-                            Bytes(elements * dtype_size(plan_.compute))};
+    const Transfer transfer{TransferKind::kAllGather, Axis::kData, false, bytes};
     body.collective(transfer, reads, writes,
                     tables_.label("weights.gather", unit(units[0]).layer), Stream::kData,
                     Phase::kForward);
@@ -273,7 +272,7 @@ void State::update(BodyWriter& body, TensorId norm, bool gather_now) const {
     }
     const std::int64_t n = owned_elements(u.elements);
     const Dtype gradient = u.gradient_copy == kNoTensor ? plan_.gradients : Dtype::kFp32;
-    body.compute(Update{UpdatePart::kAdamW, n, plan_.compute, gradient, plan_.master,
+    body.compute(Update{UpdatePart::kAdamW, n, u.dtype, gradient, plan_.master,
                         plan_.moments},
                  reads, writes, tables_.label("update", u.layer), Phase::kOptimizer);
     if (sharded && u.weight_shard == kNoTensor) gathered.push_back(static_cast<std::int32_t>(i));

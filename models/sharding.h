@@ -1,7 +1,7 @@
 // Sharding: the training state of a chunk, where it lives, and what moves it (ZeRO, Rajbhandari et
 // al. 2020; FSDP; Megatron-LM's distributed optimizer).
 //
-// The weights of one block form a *unit*: gathered, reduced and updated together. With n elements
+// The weights of one block and type form a *unit*: gathered, reduced and updated together. With n elements
 // and d shards a unit holds, of each, all n or ceil(n / d):
 //                      stage 0   1        2        3
 //   weights            n         n        n        n/d  (gathered when used)
@@ -22,6 +22,7 @@ inline constexpr TensorId kNoTensor = -1;
 struct Unit {
   std::int32_t layer = -1;
   std::int64_t elements = 0;
+  Dtype dtype = Dtype::kBf16;              // of its weights
   std::vector<TensorId> weights;           // whole
   std::vector<TensorId> gradients;         // whole
   std::vector<TensorId> partial;           // of the gradients: a sum over the tensor axis is due

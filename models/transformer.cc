@@ -3,7 +3,12 @@
 // Without sequence parallelism these are f (backward all-reduce) and g (forward all-reduce); with
 // it, an all-gather and a reduce-scatter of the same volume, and everything between two halves is
 // split by tokens.
+//
+// With 8-bit products (Plan::eight_bit) the products of a layer's weights read quantised copies.
+// Under sequence parallelism it is the shard that is quantised, and the copy that is gathered.
 #include "models/transformer.h"
+
+#include "models/eight_bit.h"
 
 namespace stepcast {
 
@@ -43,13 +48,24 @@ class Writer {
     return id;
   }
   ValueId table_weight();
+  // A gradient scaled in blocks is needed in two copies of 8 bits: 16 bits are no more.
+  bool crosses_in_eight_bits() const {
+    return plan_.eight_bit.on() && !plan_.eight_bit.blocks();
+  }
 
   ValueId norm(std::string_view name, ValueId x, std::uint8_t modules);
   // Before a matrix split by columns: the value that all tensor ranks see, with all tokens.
   ValueId enter(std::string_view name, ValueId x, std::uint8_t modules);
   // After a matrix split by rows: sums the ranks' parts.
-  ValueId leave(std::string_view name, ValueId partial, std::uint8_t modules);
-  // Split by rows of its matrix (of each part packed in it), or by columns; then without bias.
+  ValueId leave(std::string_view name, ValueId partial, std::uint8_t modules,
+                bool eight_bit_gradient = false);
+  // What the product `name` reads of x: of a matrix split by columns (it enters) or by rows.
+  ValueId input(std::string_view name, ValueId x, std::uint8_t modules, Cut cut);
+  ValueId gathered_input(std::string_view name, ValueId x, std::uint8_t modules);
+  // What it reads of its weight.
+  ValueId weight_read(std::string_view name, ValueId w, std::uint8_t modules);
+  // x enters, or is a part already. Split by rows of its matrix (of each part packed in it), or by
+  // columns; then without bias.
   ValueId linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out, bool bias,
                  std::uint8_t modules, Cut cut, Parts parts = {});
   ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias);
@@ -102,7 +118,8 @@ ValueId Writer::enter(std::string_view name, ValueId x, std::uint8_t modules) {
   return full;
 }
 
-ValueId Writer::leave(std::string_view name, ValueId partial, std::uint8_t modules) {
+ValueId Writer::leave(std::string_view name, ValueId partial, std::uint8_t modules,
+                      bool eight_bit_gradient) {
   if (!split_) return partial;
   if (!scattered_) {
     block_.exchange(name, ExchangeKind::kAllReduce, {partial}, {partial}, modules);
@@ -110,17 +127,103 @@ ValueId Writer::leave(std::string_view name, ValueId partial, std::uint8_t modul
   }
   ValueId shard = act(name, {rows_, hidden_});
   block_.exchange(name, ExchangeKind::kReduceScatter, {partial}, {shard}, modules);
+  std::get<Exchange>(block_.nodes.back().work).eight_bit_gradient = eight_bit_gradient;
   return shard;
+}
+
+ValueId Writer::input(std::string_view name, ValueId x, std::uint8_t modules, Cut cut) {
+  const bool enters = cut == Cut::kRows && split_;  // of the weight's rows: of the output's columns
+  const std::string gather = std::string(name) + ".gather";
+  if (!plan_.eight_bit.on()) return enters ? enter(gather, x, modules) : x;
+  if (enters && scattered_) return gathered_input(name, x, modules);
+  const ValueId copy = quantize(block_, block_.nodes, plan_.eight_bit,
+                                {std::string(name) + ".input", x, modules});
+  if (enters) block_.exchange(gather, ExchangeKind::kEnter, {copy}, {}, modules);
+  return copy;
+}
+
+// One scale a tensor: the gathered copy is transposed where backward reads it so (backward.cc).
+// Scaled in blocks: backward gathers the shards of the other copy.
+ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint8_t modules) {
+  const EightBit& eight_bit = plan_.eight_bit;
+  Quantization what{std::string(name) + ".input", x, modules};
+  what.both = eight_bit.blocks();
+  what.shared_scale = true;
+  const ValueId shard = quantize(block_, block_.nodes, eight_bit, what);
+  const ValueId original = act(what.name, {tokens_, hidden_});  // never there: what the copies mean
+  const auto gather = [&](std::string_view suffix, ValueId part, std::uint8_t more) {
+    Value value = block_.values[static_cast<std::size_t>(part)];
+    value.name = what.name + std::string(suffix);
+    value.shape = eight_bit_shape(eight_bit, tokens_, hidden_, false);
+    value.original = original;
+    value.columns = kNoValue;
+    block_.values.push_back(value);
+    const auto whole = static_cast<ValueId>(block_.values.size()) - 1;
+    block_.exchange(std::string(name) + std::string(suffix), ExchangeKind::kAllGather, {part},
+                    {whole}, static_cast<std::uint8_t>(modules | kModuleGather | more));
+    return whole;
+  };
+  const ValueId whole = gather(".gather", shard, 0);
+  const ValueId shard_columns = block_.values[static_cast<std::size_t>(shard)].columns;
+  if (shard_columns != kNoValue) {
+    const ValueId columns = gather(".gather_columns", shard_columns, kModuleLate);
+    block_.values[static_cast<std::size_t>(whole)].columns = columns;
+  }
+  return whole;
+}
+
+// Whole weights have copies that last a step. Gathered ones are quantised when they have arrived:
+// in forward as it reads them, in backward as that does.
+ValueId Writer::weight_read(std::string_view name, ValueId w, std::uint8_t modules) {
+  const EightBit& eight_bit = plan_.eight_bit;
+  if (!eight_bit.on()) return w;
+  const bool streams = plan_.effective_zero() == 3;
+  const std::string base = std::string(name) + ".weight";
+  const auto value = [&](ValueId id) -> Value& {
+    return block_.values[static_cast<std::size_t>(id)];
+  };
+  std::vector<Node>& nodes = streams ? block_.nodes : block_.prepare;
+  const ValueKind kind = streams ? ValueKind::kActivation : ValueKind::kCopy;
+  const auto again = static_cast<std::uint8_t>(modules | (streams ? kModuleGather : 0));
+  const auto late = static_cast<std::uint8_t>(again | (streams ? kModuleLate : 0));
+  if (eight_bit.weights) {
+    if (!eight_bit.two_copies()) return w;
+    const Shape turned = {value(w).shape.sizes[1], value(w).shape.sizes[0]};
+    block_.values.push_back({base + ".fp8_columns", turned, Dtype::kFp8, kind});
+    const auto columns = static_cast<ValueId>(block_.values.size()) - 1;
+    value(columns).original = w;
+    value(w).columns = columns;
+    const Pointwise op{PointwiseKind::kTranspose, turned.sizes[1], turned.sizes[0], Dtype::kFp8,
+                       Dtype::kFp8};
+    nodes.push_back({Op(op), {w}, {columns}, base + ".transpose", late, NodeUse::kPlain,
+                     Phase::kForward});
+    return w;
+  }
+  Quantization what{base, w, again};
+  what.kind = kind;
+  what.both = !streams;
+  const ValueId copy = quantize(block_, nodes, eight_bit, what);
+  if (streams && eight_bit.two_copies()) {
+    what.name += ".columns";
+    what.modules = late;
+    const ValueId columns = quantize(block_, nodes, eight_bit, what);
+    value(copy).columns = columns;
+  }
+  return copy;
 }
 
 ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out,
                        bool bias, std::uint8_t modules, Cut cut, Parts parts) {
   const std::string base(name);
+  ValueId entered = input(name, x, modules, cut);
   ValueId w = cut_weight(base + ".weight", {out, in}, cut, parts);
+  if (plan_.eight_bit.weights) block_.values[static_cast<std::size_t>(w)].dtype = Dtype::kFp8;
   ValueId b = bias ? cut_weight(base + ".bias", {out}, cut, parts) : kNoValue;
+  ValueId read = weight_read(name, w, modules);
   ValueId y = act(base + ".out", {tokens_, out});
-  Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.compute, plan_.compute, false, bias};
-  block_.add(name, op, {x, w, b}, {y}, modules);
+  Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.product(), plan_.compute, false, bias};
+  op.block_scales = plan_.eight_bit.scaling == Scaling::kBlock;
+  block_.add(name, op, {entered, read, b}, {y}, modules);
   return y;
 }
 
@@ -191,8 +294,7 @@ ValueId Writer::attention(ValueId x) {
   const std::int64_t query_width = model_.query_width() / plan_.tensor;
   const std::int64_t kv_width = model_.kv_width() / plan_.tensor;
   const std::int64_t rotated_width = query_width + kv_width;
-  ValueId in = enter("qkv.gather", x, kModuleAttention);
-  ValueId qkv = linear("qkv", in, hidden_, query_width + 2 * kv_width, model_.qkv_bias,
+  ValueId qkv = linear("qkv", x, hidden_, query_width + 2 * kv_width, model_.qkv_bias,
                        kModuleAttention, Cut::kRows, {query_width, kv_width, kv_width});
   ValueId qk = kNoValue;
   if (model_.qk_norm) {
@@ -213,14 +315,13 @@ ValueId Writer::attention(ValueId x) {
   ValueId core = attention_core(qk, qkv);
   ValueId out = linear("proj", core, query_width, hidden_, false, kModuleAttention,
                        Cut::kColumns);
-  return leave("proj.reduce", out, kModuleAttention);
+  return leave("proj.reduce", out, kModuleAttention, crosses_in_eight_bits());
 }
 
 ValueId Writer::mlp(ValueId x) {
   const std::int64_t width = model_.ffn / plan_.tensor;
-  ValueId in = enter("fc1.gather", x, kModuleMlp);
   const Parts branches = {width, model_.gated() ? width : 0};
-  ValueId up = linear("fc1", in, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
+  ValueId up = linear("fc1", x, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
                       kModuleMlp, Cut::kRows, branches);
   PointwiseKind kind = PointwiseKind::kGelu;
   if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
@@ -229,7 +330,7 @@ ValueId Writer::mlp(ValueId x) {
   Pointwise op{kind, tokens_, width, plan_.compute, plan_.compute, false};
   block_.add("activation", op, {up}, {active}, kModuleActivation | kModuleMlp);
   ValueId down = linear("fc2", active, width, hidden_, false, kModuleMlp, Cut::kColumns);
-  return leave("fc2.reduce", down, kModuleMlp);
+  return leave("fc2.reduce", down, kModuleMlp, crosses_in_eight_bits());
 }
 
 Block Writer::layer() {

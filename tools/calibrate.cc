@@ -32,9 +32,12 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::string_view kStdout = "-";
+constexpr std::string_view kStdout = "-";  // and stdin, of a plan
 constexpr std::int64_t kRepeatMax = 100'000;
 constexpr std::int64_t kRounds = 2;  // of a ring's step: what is passed differs between them
+constexpr std::int64_t kSlicesLeast = 8, kSlicesMost = 200;  // where the command does not say
+constexpr double kBudget = 10;        // seconds of a plan, where that is more than the least
+constexpr double kSentinels = 0.025;  // seconds of the two around a slice
 constexpr int kTrouble = 2;
 
 // A plan that is to be measured.
@@ -50,7 +53,9 @@ struct Subject {
 
 Subject prepare(const CalibrateArguments& arguments, const std::string& config,
                 const Machine& machine, bool speak) {
-  const WhatIf what_if = executable_what_if(config, arguments.sets, speak);
+  std::vector<std::string> sets = arguments.sets;
+  if (config != kStdout) sets.emplace_back("profile=null");  // it may name the file to be written
+  const WhatIf what_if = executable_what_if(config, sets, speak);
   const Plan plan = ring_plan(what_if.plan);
   Subject subject{config, what_if.name,
                   lower_ring(transformer(what_if.model, plan), what_if.plan, kRounds)};
@@ -107,6 +112,12 @@ class Calibrator {
       const Document document = parse_json(read_file(arguments.out), arguments.out);
       calibration_ = resume_from(read_profile(document), arguments.launch);
     }
+    for (Subject& subject : subjects_) {
+      const std::int64_t wanted = arguments.repeat > 0 ? arguments.repeat : kSlicesLeast;
+      const std::int64_t done = calibration_.by_ranks[subject.ranks].steps(subject.ring);
+      subject.slices = std::max<std::int64_t>(0, wanted - done);
+      calibration_.threads.emplace(subject.ranks, subject.threads);
+    }
   }
 
   const std::vector<Subject>& subjects() const { return subjects_; }
@@ -114,8 +125,8 @@ class Calibrator {
   // Ranks as threads of this process.
   void measure_threads() {
     for (Subject& subject : subjects_) {
-      begin(subject);
       if (subject.slices == 0) continue;
+      begin(subject);
       const auto corpus = make_language(subject.ring.batch.vocabulary, 1);
       ExecuteOptions options;
       options.record = 1;
@@ -126,10 +137,13 @@ class Calibrator {
       const int threads = subject.threads;
       ThreadRanks ranks(subject.ring, options, *corpus,
                         [threads] { return make_cpu_backend(threads); });
-      run(subject, std::min(machine_.cores, subject.ranks * threads), [&] {
-        ranks.step();
-        return std::optional(record(subject.ring, ranks.last_marks()));
-      });
+      run(
+          subject, std::min(machine_.cores, subject.ranks * threads),
+          [&] {
+            ranks.step();
+            return std::optional(record(subject.ring, ranks.last_marks()));
+          },
+          [](double one) { return one; });
     }
   }
 
@@ -146,19 +160,25 @@ class Calibrator {
                                                 "mpirun -n {}",
                                                 subject.ranks, session.ranks(), subject.ranks));
       }
-      begin(subject);
       if (subject.slices == 0) continue;
+      begin(subject);
       const auto corpus = make_language(subject.ring.batch.vocabulary, 1);
       ExecuteOptions options;
       options.record = 1;
       options.epoch = common_epoch(transport);
       const auto backend = make_cpu_backend(subject.threads);
       Rank rank(subject.ring, options, *corpus, *backend, transport, progress);
-      run(subject, subject.threads, [&]() -> std::optional<Recording> {
-        transport.sum_everywhere({});
-        rank.step();
-        return gather_recording(transport, subject.ring, rank.last_marks());
-      });
+      run(
+          subject, subject.threads,
+          [&]() -> std::optional<Recording> {
+            transport.sum_everywhere({});
+            rank.step();
+            return gather_recording(transport, subject.ring, rank.last_marks());
+          },
+          [&](double one) {
+            transport.sum_everywhere({&one, 1});
+            return one / subject.ranks;
+          });
     }
   }
 
@@ -198,37 +218,40 @@ class Calibrator {
  private:
   // Kernels are checked before anything of the plan is timed.
   void begin(Subject& subject) {
-    Measurements& measurements = calibration_.by_ranks[subject.ranks];
-    const auto [known, fresh] = calibration_.threads.emplace(subject.ranks, subject.threads);
-    if (known->second != subject.threads) {
+    const int known = calibration_.threads.at(subject.ranks);
+    if (known != subject.threads) {
       throw Error(arguments_.out, fmt::format("was measured with {} threads a rank, now there are "
                                               "cores for {}",
-                                              known->second, subject.threads));
+                                              known, subject.threads));
     }
-    const std::int64_t done = std::min(arguments_.repeat, measurements.steps(subject.ring));
-    subject.slices = arguments_.repeat - done;
-    if (subject.slices == 0) return;
     const auto backend = make_cpu_backend(subject.threads);
     const KernelCheck check = check_kernels(subject.ring, *backend);
     checked_.kernels += check.kernels;
     checked_.worst = std::max(checked_.worst, check.worst);
   }
 
-  template <class Step>
-  void run(Subject& subject, int threads, Step step) {
+  // `mean` of what all processes say, as they have to agree.
+  template <class Step, class Mean>
+  void run(Subject& subject, int threads, Step step, Mean mean) {
     const auto begin = std::chrono::steady_clock::now();
+    const auto seconds = [&] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
     step();  // warms up; not counted
+    if (arguments_.repeat == 0) {
+      const double fit = kBudget / (mean(seconds()) + kSentinels);
+      subject.slices = std::clamp(static_cast<std::int64_t>(fit), subject.slices, kSlicesMost);
+    }
     for (std::int64_t i = 0; i < subject.slices; ++i) {
       say_progress(subject, i);
-      const Slice slice = measure_slice(threads, step);
+      const MeasuredSlice slice = measure_slice(threads, step);
       if (!slice.recording) continue;  // rank 0's process has it
       calibration_.by_ranks[subject.ranks].add(subject.ring, *slice.recording);
       calibration_.sentinel.add(slice);
       if (arguments_.out != kStdout) write_file(arguments_.out, text());
     }
     say_progress(subject, subject.slices);
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-    subject.seconds = time.count();
+    subject.seconds = seconds();
   }
 
   void say_progress(const Subject& subject, std::int64_t done) const {
@@ -273,9 +296,9 @@ void check_arguments(const CalibrateArguments& arguments) {
     throw Error("--launch", fmt::format("must be threads or mpi, is \"{}\"{}", arguments.launch,
                                         did_you_mean(arguments.launch, launches)));
   }
-  if (arguments.repeat < 1 || arguments.repeat > kRepeatMax) {
-    throw Error("--repeat",
-                fmt::format("must be from 1 to {}, is {}", kRepeatMax, arguments.repeat));
+  if (arguments.repeat < 0 || arguments.repeat > kRepeatMax) {
+    throw Error("--repeat", fmt::format("must be from 0 (what 10 s hold) to {}, is {}", kRepeatMax,
+                                        arguments.repeat));
   }
   if (arguments.out == kStdout && arguments.resume) {
     throw Error("--resume", "goes on from a file; name one with --out");
@@ -310,7 +333,7 @@ int calibrate_process(const CalibrateArguments& arguments) {
 
 }  // namespace
 
-void SentinelLog::add(const Slice& slice) {
+void SentinelLog::add(const MeasuredSlice& slice) {
   for (const Seconds time : {slice.before, slice.after}) {
     if (count_ == 0) first_ = shortest_ = longest_ = time;
     shortest_ = std::min(shortest_, time);
@@ -355,8 +378,9 @@ Profile profile_of(const Calibration& calibration, const std::string& name,
   profile.machine = machine_texts();
   profile.provenance = std::move(provenance);
   const SentinelLog& sentinel = calibration.sentinel;
-  profile.provenance["sentinel_first"] = exact_seconds(sentinel.first());
-  profile.provenance["sentinel_last"] = exact_seconds(sentinel.last());
+  const auto text = [](Seconds time) { return fmt::format("{:.3f} ms", 1e3 * time.value); };
+  profile.provenance["sentinel_first"] = text(sentinel.first());
+  profile.provenance["sentinel_last"] = text(sentinel.last());
   profile.provenance["sentinel_drift"] = fmt::format("{:.4f}", sentinel.drift());
   for (const auto& [ranks, measurements] : calibration.by_ranks) {
     if (measurements.size() == 0) continue;

@@ -1,8 +1,8 @@
 // Calibrate: the distinct work of plans, timed on this machine, as a profile that `simulate` takes.
 //
 // Each plan's ring (models/lower.h) runs in slices (calibrate/measure.h) after its kernels were
-// held against double precision. The file is written after each slice, whole or not at all, so that what
-// was measured survives whatever ends the command; `--resume` goes on from there.
+// held against double precision. The file is written after each slice, whole or not at all, so that
+// what was measured survives whatever ends the command; `--resume` goes on from there.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ struct CalibrateArguments {
   std::string out;                   // --out PROFILE
   std::string launch = "threads";    // --launch threads|mpi
   bool resume = false;               // --resume
-  std::int64_t repeat = 8;           // --repeat: slices of each plan
+  std::int64_t repeat = 0;           // --repeat: slices of each plan; 0: as many as 10 s hold,
+                                     // eight at least
 };
 int calibrate_command(const CalibrateArguments& arguments);
 
 // What the sentinels of a run of slices say: the first, the last, and how far they lie apart.
 class SentinelLog {
  public:
-  void add(const Slice& slice);
+  void add(const MeasuredSlice& slice);
   Seconds first() const { return first_; }
   Seconds last() const { return last_; }
   double drift() const;  // (longest - shortest) / mean

@@ -274,9 +274,23 @@ std::vector<Field> memory_fields() {
                       "attention_core norm activation mlp attention",
                       "Run these parts of each layer again.", "", Form::kWords)),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
-      word("precision.compute", "\"bf16\"", "fp32 bf16 fp16",
-           "Weights in use, and activations.",
+      word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
+           "Weights in use, and activations. With fp8 the products of the layers' weights run in 8 "
+           "bits; attention, embedding, head and all that lies between stay in bf16.",
            "The rate of the matrix units; bytes of activations."),
+      word("precision.scaling", "\"tensor\" with compute fp8, else \"none\"",
+           "none delayed tensor block mx",
+           "How 8-bit operands are scaled: one scale a tensor, from its past (delayed) or from one "
+           "more read (tensor: current scaling); one for each block of 128 (block) or 32 (mx).",
+           "Kernels that quantise; copies for both sides of a matrix."),
+      field(Form::kSwitch, "precision.fp8_transposes", "what the device needs",
+            "8-bit products read their operands along k only, as on Hopper: what is read along its "
+            "other side as well is kept transposed, too. Of one scale a tensor; blocks always are.",
+            "A byte more for each weight of a layer."),
+      field(Form::kSwitch, "precision.fp8_weights", "false",
+            "Weights of the layers are held and gathered in 8 bits only, beside their fp32 masters "
+            "(fp8 primary weights, --fp8-param-gather); else an 8-bit copy stands beside them.",
+            "Two bytes less for each of these weights, half of their gathers."),
       word("precision.gradients", "the compute type", "fp32 bf16 fp16",
            "Gradient buffers and their reduction.", "Memory, and bytes of gradient reduction."),
       word("precision.master", "\"fp32\"", "fp32 none",

@@ -89,7 +89,11 @@ std::string plan_text(const WhatIf& what_if) {
   const Json& recompute = config.at("recompute");
   words.push_back("recompute " + (recompute.is_string() ? recompute.get<std::string>()
                                                         : recompute.dump()));
-  words.push_back(std::string(dtype_name(plan.compute)));
+  const std::string product(dtype_name(plan.product()));
+  words.push_back(plan.eight_bit.on()
+                      ? fmt::format("{} ({})", product,
+                                    config.at("precision").at("scaling").get<std::string>())
+                      : product);
   if (!plan.fused_attention) words.push_back("unfused attention");
   if (plan.dropout) words.push_back("dropout");
   return fmt::format("{}", fmt::join(words, ", "));
@@ -129,6 +133,7 @@ std::string step_section(const Json& report) {
       {"step time", time_text(number(step, "seconds")),
        fmt::format("range {} to {}", time_text(number(step, "seconds_low")),
                    time_text(number(step, "seconds_high")))},
+      {"", "", "from " + step.at("range_from").get<std::string>()},
       {"tokens/s/device", fmt::format("{:.1f}", number(step, "tokens_per_second_per_device")), ""},
       {"MFU", percent(number(step, "mfu")), "model FLOPs, causal attention counted half"},
       {"HFU", percent(number(step, "hfu")), "all matrix products that run, recomputed ones too"},

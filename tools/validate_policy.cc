@@ -15,9 +15,8 @@ namespace {
 
 std::string compute_word(const Json& row, std::vector<std::string>& assumed) {
   const std::string text = lower(text_of(section_of(row, "software"), "precision"));
-  for (const std::string_view other : {"fp8", "fp4", "int8", "8-bit"}) {
-    if (has(text, other)) throw Error("software.precision", "8-bit and 4-bit runs are not covered");
-  }
+  if (has(text, "fp4")) throw Error("software.precision", "4-bit runs are not covered");
+  if (has(text, "fp8")) return "fp8";
   if (has(text, "fp16/bf16")) {
     assumed.emplace_back("precision (bf16 of fp16/bf16)");
     return "bf16";
@@ -28,6 +27,28 @@ std::string compute_word(const Json& row, std::vector<std::string>& assumed) {
   if (!text.empty()) throw Error("software.precision", fmt::format("\"{}\" is not known", text));
   assumed.emplace_back("precision (bf16)");
   return "bf16";
+}
+
+// How 8-bit operands are scaled, by the precision's name or that of the recipe. Not stated: one
+// scale a tensor; TransformerEngine's own default was delayed scaling, Megatron-Bridge's recipes
+// have current scaling, and where its tables give a second column for Blackwell, MX.
+std::string scaling_word(const Json& row, std::vector<std::string>& assumed) {
+  const Json& software = section_of(row, "software");
+  const std::string text = lower(text_of(software, "precision"));
+  const Json& recipe = section_of(section_of(software, "extra"), "recipe");
+  const std::string words = text + " " + lower(text_of(recipe, "preset"));
+  constexpr std::pair<std::string_view, const char*> kWords[] = {
+      {"mx", "mx"},           {"fp8_sc", "block"},     {"block", "block"},
+      {"current", "tensor"},  {"tensorwise", "tensor"}, {"fp8-cs", "tensor"},
+      {"fp8_cs", "tensor"},   {"delayed", "delayed"},  {"fp8_ds", "delayed"}};
+  for (const auto& [word, scaling] : kWords) {
+    if (has(words, word)) return scaling;
+  }
+  const bool bridge = has(lower(text_of(software, "framework")), "megatron-bridge");
+  const char* scaling = bridge ? "tensor" : "delayed";
+  if (has(text, "alternative")) scaling = "mx";
+  assumed.push_back(fmt::format("scaling ({})", scaling));
+  return scaling;
 }
 
 // "selective:[layernorm mla_up_proj]", "per-op:moe_act,mlp", "selective (core_attn)".
@@ -63,19 +84,24 @@ Json precision_question(const Json& row, const Habits& habits, std::vector<std::
   const Json& software = section_of(row, "software");
   const Json& extra = section_of(software, "extra");
   const Json& flags = flags_of(row);
+  if (compute == "fp8") {
+    precision["scaling"] = scaling_word(row, assumed);
+    const bool blocks = precision["scaling"] == "mx" || precision["scaling"] == "block";
+    if (switch_of(flags, "fp8-param-gather") == true && !blocks) precision["fp8_weights"] = true;
+  }
   const std::string mixed = text_of(extra, "fsdp_mixed_precision");
   if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") return precision;
   if (has(lower(text_of(software, "precision")), "fp32 main grads") || mixed == "DEFAULT" ||
       switch_of(flags, "accumulate-allreduce-grads-in-fp32") == true) {
     precision["gradients"] = "fp32";
-  } else if (habits.main_gradients && compute == "bf16") {
+  } else if (habits.main_gradients && compute != "fp16") {
     precision["gradients"] = "fp32";
     assumed.emplace_back("gradients (fp32)");
   } else if (habits.main_gradients) {
     precision["gradient_copy"] = "fp32";
     assumed.emplace_back("gradients (fp16 with an fp32 copy)");
   } else {
-    assumed.push_back(fmt::format("gradients ({})", compute));
+    assumed.push_back(fmt::format("gradients ({})", compute == "fp8" ? "bf16" : compute));
   }
   return precision;
 }

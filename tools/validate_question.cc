@@ -43,6 +43,8 @@ constexpr Habits kHabits[] = {
 
 using Assumed = std::vector<std::string>;
 
+constexpr int kBoxMost = 16;  // devices; more are a rack
+
 // ------------------------------------------------------------------------------ what is refused
 
 // Anything but no, none, 0 and nothing.
@@ -306,6 +308,23 @@ const Device& run_device(const Json& row, std::int64_t gpus, const Shipped& ship
   return *named.device;
 }
 
+// A row's node may be a tray of a rack, all of which is one NVLink domain: the box here. What does
+// not fit in one is shared out evenly.
+std::int64_t devices_per_box(const Json& row, std::int64_t gpus, const Device& device,
+                             Assumed& assumed) {
+  const auto stated = stated_count(row, "hardware", "gpus_per_node");
+  if (!stated) {
+    if (gpus > 1) assumed.push_back(fmt::format("gpus_per_node ({})", device.devices_per_node));
+    return device.devices_per_node;
+  }
+  constexpr std::int64_t kTray = 4;
+  if (*stated > kTray || device.devices_per_node <= kBoxMost || gpus <= *stated) return *stated;
+  std::int64_t box = std::min<std::int64_t>(gpus, device.devices_per_node);
+  while (gpus % box != 0) --box;
+  if (box < gpus) assumed.push_back(fmt::format("NVLink domain (of {} devices)", box));
+  return box;
+}
+
 Json cluster_question(const Json& row, std::int64_t gpus, std::int64_t per_node,
                       const Device& device, Assumed& assumed) {
   const Json& hardware = section_of(row, "hardware");
@@ -378,11 +397,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   const Device& device = run_device(row, stated_count(row, "hardware", "gpus_total").value_or(1),
                                     shipped, assumed);
   Degrees degrees = read_degrees(row, assumed);
-  const auto stated_box = stated_count(row, "hardware", "gpus_per_node");
-  const std::int64_t per_node = stated_box.value_or(device.devices_per_node);
-  if (!stated_box && degrees.gpus > 1) {
-    assumed.push_back(fmt::format("gpus_per_node ({})", per_node));
-  }
+  const std::int64_t per_node = devices_per_box(row, degrees.gpus, device, assumed);
   if (per_node > kRanksMax) throw Error("hardware.gpus_per_node", "too many GPUs");
   question.what_if = {
       {"model", std::move(model)},

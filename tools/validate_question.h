@@ -15,6 +15,8 @@
 //   micro             from global batch and accumulation, else 1
 //   virtual_stages    2 where an interleaved schedule is stated without them, and layers divide
 //   precision         bf16; Megatron: fp32 gradients with bf16, an fp32 copy of them with fp16
+//   scaling of fp8    Megatron-Bridge: tensor (current), others: delayed
+//   NVLink domain     a rack of 72 is shared out in even parts
 //   recompute         none;  sharding: zero 0
 //   links             the device's standard box
 #pragma once

@@ -316,6 +316,17 @@ double parse_tokens(const Object& train) {
   return std::round(tokens);
 }
 
+// What 8-bit products ask of the device.
+void suit_device(const Object& root, const Device& device, Plan& plan) {
+  if (!plan.eight_bit.on()) return;
+  const Object precision = root.object("precision");
+  if (!device.matrix_rate.contains(Dtype::kFp8)) {
+    precision.fail("compute", fmt::format("{} has no 8-bit matrix units; use \"bf16\"",
+                                          device.name));
+  }
+  if (!precision.has("fp8_transposes")) plan.eight_bit.transposes = device.fp8_transposes;
+}
+
 void read_train(const Object& root, WhatIf& what_if) {
   const Object train = root.object("train");
   train.touch("tokens");
@@ -386,6 +397,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
+  suit_device(root, what_if.cluster.device, what_if.plan);
   what_if.resolved = resolve(what_if, cluster, profile, root);
   what_if.resolved["attention_kernel"] = std::move(kernel);
   return what_if;

@@ -299,7 +299,11 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward:
     case PointwiseKind::kDropoutAdd:
-    case PointwiseKind::kScale: break;
+    case PointwiseKind::kScale:
+    case PointwiseKind::kAmax:
+    case PointwiseKind::kQuantize:
+    case PointwiseKind::kQuantizeBoth:
+    case PointwiseKind::kTranspose: break;
   }
   STEPCAST_CHECK(false, "unsupported() names the ops that no backend carries out");
 }

@@ -45,7 +45,7 @@ struct AddRowsForward {
 
 // d_table (table_rows, columns) [+]= the rows of d_y at each position. Of a bias: ColumnPartials.
 struct AddPositionsBackward {
-  static constexpr int kThreads = kTeamThreads, kBlocksMin = 4;
+  static constexpr int kThreads = kTeamThreads, kBlocksMin = 3;
   TokenRows tokens;
   std::int64_t columns = 0, table_rows = 0;
   bool accumulate = false;

@@ -19,33 +19,13 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 27> kSourceKeys = {"memory",
-                                                     "context_memory",
-                                                     "blas_workspace",
-                                                     "memory_bandwidth",
-                                                     "memory_efficiency",
-                                                     "matrix_rate",
-                                                     "matrix_efficiency",
-                                                     "vector_rate",
-                                                     "multiprocessors",
-                                                     "cache",
-                                                     "launch",
-                                                     "kernel_start",
-                                                     "streams",
-                                                     "attention_forward_efficiency",
-                                                     "attention_backward_efficiency",
-                                                     "devices_per_node",
-                                                     "node_bandwidth",
-                                                     "node_bandwidth_efficiency",
-                                                     "node_latency",
-                                                     "nics_per_node",
-                                                     "nic_bandwidth",
-                                                     "nic_efficiency",
-                                                     "nic_latency",
-                                                     "box",
-                                                     "nccl",
-                                                     "description",
-                                                     "name"};
+constexpr std::array<const char*, 28> kSourceKeys = {
+    "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
+    "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "multiprocessors", "cache",
+    "launch", "kernel_start", "streams",
+    "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
+    "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
+    "nic_bandwidth", "nic_efficiency", "nic_latency", "box", "nccl", "description", "name"};
 
 constexpr int kNicsMax = 1024;
 constexpr int kPcieSwitchesMax = 1024;
@@ -315,6 +295,7 @@ Device read_device(const Document& document) {
   device.memory_bandwidth = positive_bandwidth(root, "memory_bandwidth");
   device.kernels.memory = share(root, "memory_efficiency");
   device.matrix_rate = read_matrix_rates(root);
+  device.fp8_transposes = root.word("fp8_layouts", true, {{"tn", true}, {"any", false}});
   device.kernels.matrix.efficiency = share(root, "matrix_efficiency");
   device.vector_rate = root.flop_rate("vector_rate");
   require_positive(root, "vector_rate", device.vector_rate.value);

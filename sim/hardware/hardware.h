@@ -67,6 +67,8 @@ struct Device {
   std::optional<Bytes> blas_workspace;    // of the matrix product library, for each host thread
   Bandwidth memory_bandwidth;             // data sheet
   std::map<Dtype, FlopRate> matrix_rate;  // data sheet peak of the matrix units, by input dtype
+  // 8-bit products read both operands along k only, so others must be transposed first (Hopper).
+  bool fp8_transposes = true;
   FlopRate vector_rate;                   // fp32, outside the matrix units
   int multiprocessors = 0;                // SMs or CUs
   Bytes cache;                            // last-level cache

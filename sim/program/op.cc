@@ -8,7 +8,7 @@
 // Traffic: each operand read once, each result written once; what accumulates is read too. Token
 // ids count as 8 bytes (int64, as PyTorch keeps them). A table lookup moves only the rows it needs.
 // An operand that the Op does not know of (the optional bias of an add, all but one row of the
-// table of kAddRows) is left out: it is small beside the others.
+// table of kAddRows, the scales of 8-bit blocks) is left out: it is small beside the others.
 
 #include "sim/program/op.h"
 
@@ -72,7 +72,8 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kAdd:
     case PointwiseKind::kAddRows:
     case PointwiseKind::kAddRowsBackward:
-    case PointwiseKind::kScale: return 1;
+    case PointwiseKind::kScale:
+    case PointwiseKind::kAmax: return 1;
     case PointwiseKind::kGelu: return 8;             // tanh form: cubic, tanh, two products
     case PointwiseKind::kGeluBackward: return 14;
     case PointwiseKind::kSwiglu: return 5;           // exp, add, divide, two products
@@ -86,7 +87,10 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kRotaryBackward: return 3;   // two products, one sum
     case PointwiseKind::kSoftmax: return 5;          // scale, maximum, exp, sum, divide
     case PointwiseKind::kSoftmaxBackward: return 4;  // product, sum, subtract, product
+    case PointwiseKind::kQuantize:
+    case PointwiseKind::kQuantizeBoth: return 2;     // scale, largest of what is seen
     case PointwiseKind::kCast:
+    case PointwiseKind::kTranspose:
     case PointwiseKind::kFill: return 0;             // moves only
   }
   return 0;
@@ -153,7 +157,9 @@ void count_traffic(const Norm& n, ByteCount& sum) {
 void count_traffic(const Pointwise& p, ByteCount& sum) {
   const auto in = [&](std::int64_t times) { sum.add({times, p.rows, p.columns}, p.dtype); };
   if (p.kind != PointwiseKind::kFill) in(1);
-  if (p.kind == PointwiseKind::kAddRowsBackward) {
+  if (p.kind == PointwiseKind::kAmax) {
+    sum.add({1}, p.output);
+  } else if (p.kind == PointwiseKind::kAddRowsBackward) {
     sum.add({2, p.columns}, p.output);  // accumulates: read and written
   } else {
     sum.add({p.rows, p.columns}, p.output);
@@ -173,6 +179,7 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
       break;
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward: sum.add({p.rows, p.columns}, kMask); break;
+    case PointwiseKind::kQuantizeBoth: sum.add({p.rows, p.columns}, p.output); break;
     case PointwiseKind::kGelu:
     case PointwiseKind::kRotary:
     case PointwiseKind::kRotaryBackward:
@@ -180,7 +187,10 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kAddRowsBackward:
     case PointwiseKind::kCast:
     case PointwiseKind::kFill:
-    case PointwiseKind::kScale: break;
+    case PointwiseKind::kScale:
+    case PointwiseKind::kAmax:
+    case PointwiseKind::kQuantize:
+    case PointwiseKind::kTranspose: break;
   }
 }
 
@@ -221,7 +231,8 @@ void count_traffic(const Update& u, ByteCount& sum) {
 // ---- hash ------------------------------------------------------------------------------------
 
 auto fields(const Gemm& g) {
-  return std::tie(g.m, g.n, g.k, g.batch, g.role, g.dtype, g.output, g.accumulate, g.bias);
+  return std::tie(g.m, g.n, g.k, g.batch, g.role, g.dtype, g.output, g.accumulate, g.bias,
+                  g.block_scales);
 }
 auto fields(const Attention& a) {
   return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,
@@ -285,6 +296,10 @@ std::string_view pointwise_name(PointwiseKind kind) {
     case PointwiseKind::kCast: return "cast";
     case PointwiseKind::kFill: return "fill";
     case PointwiseKind::kScale: return "scale";
+    case PointwiseKind::kAmax: return "amax";
+    case PointwiseKind::kQuantize: return "quantize";
+    case PointwiseKind::kQuantizeBoth: return "quantize_both";
+    case PointwiseKind::kTranspose: return "transpose";
   }
   return "?";
 }

@@ -57,6 +57,8 @@ struct Gemm {
   Dtype output = Dtype::kBf16;      // of C
   bool accumulate = false;
   bool bias = false;
+  bool block_scales = false;        // fp8: a scale for each 1 x 128 of A and 128 x 128 of B, applied
+                                    // to sums of 128 products outside the matrix units (DeepGEMM)
   bool operator==(const Gemm&) const = default;
 };
 
@@ -123,6 +125,13 @@ enum class PointwiseKind : std::uint8_t {
                      //   rank's share of them
   kFill,             // -> zeros
   kScale,            // x -> c x
+  // Operands of 8-bit products, (rows, columns) that of x. A product reads its operands along k, in
+  // which it sums; so a matrix that two products read along different sides is needed twice: once
+  // as it stands and once for its columns, transposed or with scales of its own.
+  kAmax,             // x -> amax (1) fp32: the largest |x|, from which a scale follows
+  kQuantize,         // x [, amax] -> x scaled, in 8 bits
+  kQuantizeBoth,     // x [, amax] -> the same, and the copy for the columns
+  kTranspose,        // x -> its transpose
 };
 std::string_view pointwise_name(PointwiseKind kind);
 

@@ -56,14 +56,17 @@ Arity arity(const Pointwise& p) {
     case PointwiseKind::kDropoutAdd: return {{2, 3}, {2, 2}};
     case PointwiseKind::kFill: return {{0, 0}, {1, kAnyNumber}};   // one kernel over many tensors
     case PointwiseKind::kCast: return {{1, kAnyNumber}, {1, 1}};
-
+    case PointwiseKind::kQuantize: return {{1, 2}, {1, 1}};
+    case PointwiseKind::kQuantizeBoth: return {{1, 2}, {2, 2}};
     case PointwiseKind::kGelu:
     case PointwiseKind::kSwiglu:
     case PointwiseKind::kGeglu:
     case PointwiseKind::kRotary:
     case PointwiseKind::kRotaryBackward:
     case PointwiseKind::kSoftmax:
-    case PointwiseKind::kScale: return {{1, 1}, {1, 1}};
+    case PointwiseKind::kScale:
+    case PointwiseKind::kAmax:
+    case PointwiseKind::kTranspose: return {{1, 1}, {1, 1}};
   }
   return {};
 }

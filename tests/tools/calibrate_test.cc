@@ -162,7 +162,7 @@ TEST_F(CalibrateCommand, WrongUsageIsOneLineThatSaysWhatIsRight) {
   const std::string missing = cuda_missing();
   if (!missing.empty()) line("--device cuda", missing);
   line("--device gpu", "must be cpu or cuda");
-  line("--repeat 0", "must be from 1 to");
+  line("--repeat -1", "must be from 0");
   line("--launch ssh", "must be threads or mpi");
   line("--set parallel.tensor=2", "parallel");
   line("--for nowhere.json", "nowhere.json");

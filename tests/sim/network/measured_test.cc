@@ -1,5 +1,6 @@
 #include "sim/network/measured.h"
 
+#include <cmath>
 #include <memory>
 
 #include <gtest/gtest.h>
@@ -128,6 +129,60 @@ TEST(Measured, KnowsTheFactorsOfBusBandwidth) {
   EXPECT_DOUBLE_EQ(bus_factor(TransferKind::kAllToAll, 8), 0.875);
   EXPECT_DOUBLE_EQ(bus_factor(TransferKind::kBroadcast, 8), 1);
   EXPECT_DOUBLE_EQ(bus_factor(TransferKind::kSendReceive, 8), 1);
+}
+
+// Work that was timed in a step of two ranks: a collective, and both ends of a message.
+Cluster cluster_with_work() {
+  Cluster cluster = cluster_with(square_root());
+  cluster.devices_per_node = 4;
+  Profile profile;
+  TimedWork work;
+  work.ranks = 2;
+  work.transfers = {{"all-reduce", 2, kibibytes(4), {microseconds(30), 0, 5}},
+                    {"all-reduce", 2, kibibytes(1), {microseconds(10), 0, 5}},
+                    {"all-reduce", 4, kibibytes(1), {microseconds(99), 0, 5}},
+                    {"send", 2, kibibytes(1), {microseconds(3), 0, 5}},
+                    {"receive", 2, kibibytes(1), {microseconds(4), 0, 5}}};
+  profile.work = {work};
+  cluster.profile = std::make_shared<const Profile>(profile);
+  return cluster;
+}
+Mesh mesh_of(Axis axis, int ranks) {
+  Mesh mesh;
+  mesh.degree(axis) = ranks;
+  return mesh;
+}
+
+TEST(TimedTransfers, GoBeforeEveryModel) {
+  const Cluster cluster = cluster_with_work();
+  const Transfer transfer{TransferKind::kAllReduce, Axis::kData, false, kibibytes(4)};
+  const TransferChoice choice = choose_transfer(transfer, mesh_of(Axis::kData, 2), cluster);
+  EXPECT_EQ(choice.time, microseconds(30));
+  EXPECT_EQ(choice.basis, Basis::kMeasured);
+  const Transfer between{TransferKind::kAllReduce, Axis::kTensor, false, kibibytes(2)};
+  const TransferChoice half = choose_transfer(between, mesh_of(Axis::kTensor, 2), cluster);
+  EXPECT_NEAR(half.time.value, std::sqrt(10e-6 * 30e-6), 1e-15);
+  EXPECT_EQ(half.basis, Basis::kInterpolated);
+}
+
+TEST(TimedTransfers, TellTheTwoEndsOfAMessage) {
+  const Cluster cluster = cluster_with_work();
+  const Mesh mesh = mesh_of(Axis::kPipeline, 2);
+  const Transfer message{TransferKind::kSendReceive, Axis::kPipeline, false, kibibytes(1)};
+  EXPECT_EQ(timed_choice(message, false, mesh, *cluster.profile)->time, microseconds(3));
+  EXPECT_EQ(timed_choice(message, true, mesh, *cluster.profile)->time, microseconds(4));
+}
+
+TEST(TimedTransfers, WithOtherRanksAreInterpolatedAndOfOtherKindsUnknown) {
+  const Cluster cluster = cluster_with_work();
+  const Transfer transfer{TransferKind::kAllReduce, Axis::kData, false, kibibytes(1)};
+  const auto more = timed_choice(transfer, false, mesh_of(Axis::kData, 4), *cluster.profile);
+  EXPECT_EQ(more->time, microseconds(99));
+  EXPECT_EQ(more->basis, Basis::kInterpolated);  // two ranks were at work, not four
+  const Transfer other{TransferKind::kAllGather, Axis::kData, false, kibibytes(1)};
+  EXPECT_FALSE(timed_choice(other, false, mesh_of(Axis::kData, 2), *cluster.profile));
+  EXPECT_FALSE(timed_choice(transfer, false, mesh_of(Axis::kData, 3), *cluster.profile));
+  EXPECT_FALSE(timed_choice(transfer, false, mesh_of(Axis::kData, 2), Profile()));
 }
 
 }  // namespace
