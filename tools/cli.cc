@@ -114,6 +114,12 @@ void add_execute(CLI::App& app, Arguments& arguments) {
   command->add_option("--rate", execute.rate, "The learning rate of AdamW")->type_name("X");
   command->add_option("--seed", execute.seed, "Of the initial weights and the made-up language")
       ->type_name("N");
+  command
+      ->add_option("--device", execute.device,
+                   "auto: NVIDIA GPUs if the cluster is of those and here is one for every rank")
+      ->type_name("auto|cpu|cuda");
+  command->add_flag("--cuda-graphs", execute.cuda_graphs,
+                    "Capture a step once and launch it whole: no gaps between kernels");
   command->footer(R"(Examples:
   stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");

@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 
+#include "execute/cuda/cuda_device.h"
 #include "sim/base/error.h"
 #include "sim/base/json.h"
 #include "sim/hardware/profile.h"
@@ -158,7 +159,8 @@ TEST_F(CalibrateCommand, WrongUsageIsOneLineThatSaysWhatIsRight) {
     EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(part));
   };
-  line("--device cuda", "this build has no CUDA executor");
+  const std::string missing = cuda_missing();
+  if (!missing.empty()) line("--device cuda", missing);
   line("--device gpu", "must be cpu or cuda");
   line("--repeat -1", "must be from 0");
   line("--launch ssh", "must be threads or mpi");
