@@ -83,6 +83,7 @@ Recording forecast_of(const Job& job, const Measurements& measured) {
   for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
     recording.durations.push_back(stages[static_cast<std::size_t>(job.mesh.stage(rank))]);
   }
+  recording.whole = recording.durations;  // nobody is late by chance
   recording.step = simulate(job, recording).step;
   return recording;
 }
@@ -98,11 +99,11 @@ std::string kind_of(const Job& job, const Call& call, const Instruction& what) {
 using Sums = std::map<std::string, double>;
 void add_up(const Job& job, const Recording& recording, double weight, Sums& sums) {
   for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
-    const auto& durations = recording.durations[static_cast<std::size_t>(rank)];
     const auto& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
     for_each_timed(job, program,
                    [&](const Call& call, std::size_t, const Instruction& what, std::size_t at) {
-                     sums[kind_of(job, call, what)] += weight * to_seconds(durations[at]).value;
+                     const Duration time = counted_time(job, what, recording, rank, at);
+                     sums[kind_of(job, call, what)] += weight * to_seconds(time).value;
                    });
   }
 }
