@@ -16,12 +16,6 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector
-
-std::size_t rounded(Bytes bytes) {
-  return (static_cast<std::size_t>(bytes.count) + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 class Layout {
  public:
   std::size_t take(std::size_t size) {
@@ -44,11 +38,12 @@ class Layout {
 
 }  // namespace
 
-MemoryPlan plan_memory(const Job& job, const Program& program) {
+MemoryPlan plan_memory(const Job& job, const Program& program, std::size_t alignment) {
   MemoryPlan plan;
   Layout layout;
   const auto size_of = [&](TensorId id) {
-    return rounded(job.tensors[static_cast<std::size_t>(id)].bytes());
+    const Bytes bytes = job.tensors[static_cast<std::size_t>(id)].bytes();
+    return (static_cast<std::size_t>(bytes.count) + alignment - 1) / alignment * alignment;
   };
   for (const Resident& resident : program.residents) {
     for (const TensorId id : job.resident_sets[static_cast<std::size_t>(resident.set)]) {
@@ -85,14 +80,19 @@ MemoryPlan plan_memory(const Job& job, const Program& program) {
 
 Arena::Arena(MemoryPlan plan)
     : plan_(std::move(plan)),
-      memory_(static_cast<std::byte*>(std::aligned_alloc(kAlignment, plan_.size + kAlignment)),
-              [](std::byte* memory) { std::free(memory); }) {
+      memory_(
+          static_cast<std::byte*>(std::aligned_alloc(kHostAlignment, plan_.size + kHostAlignment)),
+          [](std::byte* memory) { std::free(memory); }) {
   if (memory_ == nullptr) {
     throw Error("execute", fmt::format("a rank needs {} bytes, which this machine does not give; "
-                                       "use fewer ranks or a smaller micro-batch", plan_.size));
+                                       "use fewer ranks or a smaller micro-batch",
+                                       plan_.size));
   }
   std::memset(memory_.get(), 0, plan_.size);
 }
+
+Arena::Arena(MemoryPlan plan, std::byte* memory)
+    : plan_(std::move(plan)), memory_(memory, [](std::byte*) {}) {}
 
 void Arena::count(const Tensor& tensor) {
   live_ += tensor.bytes();

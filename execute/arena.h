@@ -19,18 +19,27 @@
 namespace stepcast {
 
 struct MemoryPlan {
-  std::vector<std::size_t> residents;   // where each lies, in the order of the Program's residents
-  std::vector<std::size_t> allocs;      // in the order in which a step issues its Allocs
-  std::size_t size = 0;                 // bytes of the arena
+  std::vector<std::size_t> residents;  // where each lies, in the order of the Program's residents
+  std::vector<std::size_t> allocs;     // in the order in which a step issues its Allocs
+  std::size_t size = 0;                // bytes of the arena
 };
 
+// A cache line, and the widest vector of a CPU. CUDA's memory comes in multiples of 512 bytes, as
+// PyTorch's allocator rounds too.
+inline constexpr std::size_t kHostAlignment = 64, kCudaAlignment = 512;
+
+// Places are multiples of `alignment`.
 // REQUIRES: verify(job) is "". Cost: Allocs of a step times the live tensors.
-MemoryPlan plan_memory(const Job& job, const Program& program);
+MemoryPlan plan_memory(const Job& job, const Program& program,
+                       std::size_t alignment = kHostAlignment);
 
 class Arena {
  public:
   // Every page is touched, so that no step pays for it. Throws Error if there is not that much.
   explicit Arena(MemoryPlan plan);
+  // Over memory of plan.size bytes that somebody else owns, of the host or of a device: it is
+  // never touched.
+  Arena(MemoryPlan plan, std::byte* memory);
 
   std::byte* resident(std::size_t index, const Tensor& tensor);
   // The next Alloc of the step, and its end.

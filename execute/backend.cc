@@ -7,17 +7,15 @@ namespace stepcast {
 
 namespace {
 
-bool single(Dtype dtype) { return dtype == Dtype::kFp32; }
+bool known(Dtype dtype) { return dtype == Dtype::kFp32 || dtype == Dtype::kBf16; }
 
-bool all_single(const Gemm& g) { return single(g.dtype) && single(g.output); }
-bool all_single(const Attention& a) { return single(a.dtype); }
-bool all_single(const Norm& n) { return single(n.dtype); }
-bool all_single(const Pointwise& p) { return single(p.dtype) && single(p.output); }
-bool all_single(const Gather& g) { return single(g.dtype) && single(g.gradient); }
-bool all_single(const Loss& l) { return single(l.dtype) && single(l.statistics); }
-bool all_single(const Update& u) {
-  return single(u.weight) && single(u.gradient) && single(u.moment) && !u.master;
-}
+bool all_known(const Gemm& g) { return known(g.dtype) && known(g.output); }
+bool all_known(const Attention& a) { return known(a.dtype); }
+bool all_known(const Norm& n) { return known(n.dtype); }
+bool all_known(const Pointwise& p) { return known(p.dtype) && known(p.output); }
+bool all_known(const Gather& g) { return known(g.dtype) && known(g.gradient); }
+bool all_known(const Loss& l) { return known(l.dtype) && known(l.statistics); }
+bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) && known(u.moment); }
 
 bool drops(const Op& op) {
   if (const auto* attention = std::get_if<Attention>(&op)) return attention->dropout;
@@ -62,15 +60,20 @@ bool Backend::has_nan(const Operand& operand) {
 
 std::string unsupported(const Op& op) {
   if (drops(op)) return "dropout is not carried out yet";
-  if (!std::visit([](const auto& o) { return all_single(o); }, op)) {
-    return "only fp32 without a further master copy is carried out yet";
+  if (!std::visit([](const auto& o) { return all_known(o); }, op)) {
+    return "only fp32 and bf16 are carried out yet";
+  }
+  const auto* update = std::get_if<Update>(&op);
+  if (update != nullptr && !update->master && update->weight != Dtype::kFp32) {
+    return "weights in bf16 need an fp32 master copy: an update is too small for their 8 bits";
   }
   const auto* pointwise = std::get_if<Pointwise>(&op);
   if (pointwise != nullptr && pointwise->kind == PointwiseKind::kScale) {
     return "scaling by a number that the Job does not give";
   }
-  if (pointwise != nullptr && (pointwise->kind == PointwiseKind::kRotary ||
-                               pointwise->kind == PointwiseKind::kRotaryBackward) &&
+  if (pointwise != nullptr &&
+      (pointwise->kind == PointwiseKind::kRotary ||
+       pointwise->kind == PointwiseKind::kRotaryBackward) &&
       pointwise->head_dim % 2 != 0) {
     return "rotary turns pairs of columns; head_dim is odd";
   }

@@ -21,7 +21,7 @@ struct Operand {
 // What is the same for all ops of a rank.
 struct Place {
   Batch batch;
-  std::int64_t tensor_rank = 0;   // coordinate on the tensor axis
+  std::int64_t tensor_rank = 0;  // coordinate on the tensor axis
   std::int64_t tensor_ranks = 1;
   std::int64_t batch_tokens = 1;  // of the global batch, over which the loss is a mean
 
@@ -78,7 +78,7 @@ class Backend {
 };
 
 // "" or why no backend carries the op out yet: dropout (its masks would have to be the same
-// whatever the plan), anything but fp32.
+// whatever the plan), anything but fp32 and bf16, bf16 weights without a master.
 std::string unsupported(const Op& op);
 
 }  // namespace stepcast

@@ -26,8 +26,9 @@ std::string executable(const Job& job) {
     if (!fault.empty()) return fmt::format("'{}': {}", to_text(op), fault);
   }
   for (const Tensor& tensor : job.tensors) {
-    if (tensor.dtype == Dtype::kFp32 || tensor.dtype == Dtype::kInt64) continue;
-    return fmt::format("tensor {} is {}; only fp32 is carried out yet",
+    if (tensor.dtype == Dtype::kFp32 || tensor.dtype == Dtype::kBf16) continue;
+    if (tensor.dtype == Dtype::kInt64) continue;
+    return fmt::format("tensor {} is {}; only fp32 and bf16 are carried out yet",
                        label_text(job, tensor.label), dtype_name(tensor.dtype));
   }
   for (const Transfer& transfer : job.transfers) {

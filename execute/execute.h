@@ -7,8 +7,8 @@
 // the same losses, up to the order in which float sums are taken: weights begin as the same numbers
 // (job_index.h) and every rank takes its share of the same tokens (data.h).
 //
-// Numbers are fp32 throughout, without dropout; the Job must be lowered so (executable() says what
-// is in the way). Constants that a Job does not give: the optimizer's (backend.h), norms' epsilon
+// Numbers are stored as the Job says, fp32 or bf16 with an fp32 master copy of the weights, and
+// computed in fp32; there is no dropout (executable() says what is in the way). Constants that a Job does not give: the optimizer's (backend.h), norms' epsilon
 // 1e-5, rotary base 10000, and the deviation of initial weights.
 #pragma once
 
@@ -25,8 +25,6 @@
 #include "execute/data.h"
 #include "execute/progress.h"
 #include "execute/transport.h"
-#include "execute/data.h"
-#include "execute/backend.h"
 #include "sim/program/program.h"
 #include "sim/result/recording.h"
 #include "sim/result/result.h"
@@ -53,9 +51,9 @@ struct ExecuteOptions {
 // What one rank did.
 struct RankRun {
   int rank = 0;
-  std::vector<double> losses;              // of the whole job, by step: the same on every rank
-  std::vector<double> seconds;             // by step, until all ranks were done
-  Bytes peak;                              // of the arena, and its categories then
+  std::vector<double> losses;   // of the whole job, by step: the same on every rank
+  std::vector<double> seconds;  // by step, until all ranks were done
+  Bytes peak;                   // of the arena, and its categories then
   std::array<Bytes, kCategories> at_peak = {};
   Bytes resident;                      // before and after each step
   Bytes arena;                         // asked from the machine

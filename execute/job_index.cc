@@ -11,9 +11,13 @@
 namespace stepcast {
 
 JobIndex::JobIndex(const Job& job)
-    : flat_of_(job.tensors.size(), -1), share_of_(job.tensors.size(), -1),
-      ends_(job.tensors.size(), false), gain_(job.tensors.size(), false),
-      data_(job.tensors.size(), DataUse::kNone), stages_(job.mesh.stages()) {
+    : flat_of_(job.tensors.size(), -1),
+      share_of_(job.tensors.size(), -1),
+      ends_(job.tensors.size(), false),
+      gain_(job.tensors.size(), false),
+      data_(job.tensors.size(), DataUse::kNone),
+      masters_(job.tensors.size()),
+      stages_(job.mesh.stages()) {
   for (std::size_t i = 0; i < job.flats.size(); ++i) {
     for (const TensorId id : job.flats[i].whole) flat_of_[at(id)] = static_cast<int>(i);
     for (const TensorId id : job.flats[i].shares) share_of_[at(id)] = static_cast<int>(i);
@@ -38,6 +42,13 @@ void JobIndex::read_body(const Job& job, const Body& body) {
       if (std::holds_alternative<Gather>(op)) data_[at(reads[0])] = DataUse::kText;
       const auto* loss = std::get_if<Loss>(&op);
       if (loss != nullptr && loss->part == LossPart::kSums) data_[at(reads[1])] = DataUse::kTargets;
+      const auto* update = std::get_if<Update>(&op);
+      if (update != nullptr && update->part == UpdatePart::kAdamW && update->master) {
+        // weights..., master, two moments
+        const TensorId* writes = reads + compute->operands.reads;
+        const TensorId* master = writes + compute->operands.writes - 3;
+        masters_[at(*master)].assign(writes, master);
+      }
     } else if (const auto* collective = std::get_if<Collective>(&instruction)) {
       if (!job.transfers[static_cast<std::size_t>(collective->transfer)].ends_only) continue;
       const TensorId* reads = body.operands.data() + collective->operands.first;
@@ -104,8 +115,8 @@ void InitialValues::write(TensorId weight, std::int64_t first_layer, std::int64_
     const std::int64_t element = row * all_columns + first_column + (begin + i) % columns;
     const std::uint64_t bits = hash(name, 1, static_cast<std::uint64_t>(element));
     const double radius = std::sqrt(-2 * std::log(1 - unit(bits)));
-    out[i] = static_cast<float>(deviation * radius *
-                                std::cos(2 * std::numbers::pi * unit(mix(bits))));
+    out[i] =
+        static_cast<float>(deviation * radius * std::cos(2 * std::numbers::pi * unit(mix(bits))));
   }
 }
 

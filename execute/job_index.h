@@ -16,12 +16,17 @@ class JobIndex {
  public:
   explicit JobIndex(const Job& job);
 
-  int flat_of(TensorId id) const { return flat_of_[at(id)]; }        // as a whole tensor; -1
+  int flat_of(TensorId id) const { return flat_of_[at(id)]; }  // as a whole tensor; -1
   int flat_of_share(TensorId id) const { return share_of_[at(id)]; }
   bool at_both_ends(TensorId gradient) const { return ends_[at(gradient)]; }
   bool is_gain(TensorId weight) const { return gain_[at(weight)]; }  // of a norm: begins at one
   DataUse data_use(TensorId id) const { return data_[at(id)]; }
-  std::int64_t first_layer(int stage, std::int32_t chunk) const;     // of all layers of the model
+  // The weights that a master copy is of, as its update names them; null: it is none.
+  const std::vector<TensorId>* weights_of(TensorId master) const {
+    const std::vector<TensorId>& found = masters_[at(master)];
+    return found.empty() ? nullptr : &found;
+  }
+  std::int64_t first_layer(int stage, std::int32_t chunk) const;  // of all layers of the model
   std::int32_t chunks() const { return chunks_; }
 
  private:
@@ -32,6 +37,7 @@ class JobIndex {
   std::vector<int> flat_of_, share_of_;
   std::vector<bool> ends_, gain_;
   std::vector<DataUse> data_;
+  std::vector<std::vector<TensorId>> masters_;
   std::vector<std::int64_t> first_layers_;  // by part of the model
   int stages_ = 1;
   std::int32_t chunks_ = 1;
@@ -39,9 +45,9 @@ class JobIndex {
 
 // Of a flat of n elements over d ranks: the stretches of whole tensors that make up one's share.
 struct Piece {
-  std::size_t tensor = 0;     // index into Flat::whole
-  std::int64_t begin = 0;     // in that tensor
-  std::int64_t at = 0;        // in the share
+  std::size_t tensor = 0;  // index into Flat::whole
+  std::int64_t begin = 0;  // in that tensor
+  std::int64_t at = 0;     // in the share
   std::int64_t elements = 0;
 };
 

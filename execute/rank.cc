@@ -9,22 +9,12 @@
 
 #include <fmt/format.h>
 
+#include "execute/convert.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
 
 namespace {
-
-Place place_of(const Job& job, int rank) {
-  Place place;
-  place.batch = job.batch;
-  place.tensor_rank = job.mesh.coordinate(rank, Axis::kTensor);
-  place.tensor_ranks = job.mesh.degree(Axis::kTensor);
-  place.batch_tokens = job.batch.sequence_length * job.batch.micro_batch *
-                       job.batch.micro_batches * job.mesh.degree(Axis::kData) *
-                       job.mesh.degree(Axis::kReplica);
-  return place;
-}
 
 // A Receive's stream, as its sender calls it.
 Stream senders_stream(Stream stream) {
@@ -60,24 +50,13 @@ constexpr double kClipEpsilon = 1e-6;
 
 Rank::Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
            Transport& transport, Progress& progress)
-    : job_(job),
+    : Binding(job, transport.rank()),
       options_(options),
       corpus_(corpus),
       backend_(backend),
       transport_(transport),
       progress_(progress),
-      rank_(transport.rank()),
-      index_(job),
-      place_(place_of(job, rank_)),
-      stage_(job.mesh.stage(rank_)),
-      data_rank_(job.mesh.coordinate(rank_, Axis::kData)),
-      batch_rank_(data_rank_ + static_cast<std::int64_t>(job.mesh.degree(Axis::kData)) *
-                                   job.mesh.coordinate(rank_, Axis::kReplica)),
-      arena_(plan_memory(job, job.programs[static_cast<std::size_t>(stage_)])) {
-  const auto chunks = static_cast<std::size_t>(index_.chunks());
-  const auto batches = static_cast<std::size_t>(job.batch.micro_batches);
-  slots_.resize(job.tensors.size() * (1 + chunks + chunks * batches), nullptr);
-  sequence_.resize(static_cast<std::size_t>(job.batch.sequence_length) + 1);
+      arena_(plan_memory(job, program())) {
   place_residents();
   for_each_timed(job, job.programs[static_cast<std::size_t>(stage_)],
                  [&](const auto&...) { ++timed_; });
@@ -87,72 +66,25 @@ Rank::Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, 
   result_run_.arena = Bytes(static_cast<std::int64_t>(arena_.size()));
 }
 
-std::byte*& Rank::slot(TensorId id, const Call& call) {
-  const auto chunks = static_cast<std::size_t>(index_.chunks());
-  const auto chunk = static_cast<std::size_t>(call.chunk);
-  std::size_t row = 0;
-  switch (tensor(id).scope) {
-    case Scope::kRank: break;
-    case Scope::kChunk: row = 1 + chunk; break;
-    case Scope::kMicroBatch:
-      row = 1 + chunks + static_cast<std::size_t>(call.micro_batch) * chunks + chunk;
-      break;
-  }
-  return slots_[row * job_.tensors.size() + static_cast<std::size_t>(id)];
-}
-
-std::span<const TensorId> Rank::ids(const Body& body, Operands operands, bool writes) const {
-  const TensorId* first = body.operands.data() + operands.first + (writes ? operands.reads : 0);
-  return {first, static_cast<std::size_t>(writes ? operands.writes : operands.reads)};
-}
-
+// Weights begin as all plans' do; all else at zero, as the arena does.
 void Rank::place_residents() {
   std::size_t i = 0;
-  for (const Resident& resident : job_.programs[static_cast<std::size_t>(stage_)].residents) {
-    for (const TensorId id : job_.resident_sets[static_cast<std::size_t>(resident.set)]) {
-      slot(id, {0, resident.chunk, 0}) = arena_.resident(i++, tensor(id));
-      initialise(id, resident.chunk);
-    }
-  }
-}
-
-// Weights, whole or this rank's share; all else begins at zero, as the arena does.
-void Rank::initialise(TensorId id, std::int32_t chunk) {
-  if (tensor(id).category != Category::kWeights) return;
-  const InitialValues initial{job_, index_, place_, options_.initial_deviation, options_.seed};
-  const std::int64_t layer = index_.first_layer(stage_, chunk);
-  auto* out = reinterpret_cast<float*>(slot(id, {0, chunk, 0}));
-  const int flat = index_.flat_of_share(id);
-  if (flat < 0) return initial.write(id, layer, 0, tensor(id).shape.elements(), out);
-  const Flat& whole = job_.flats[static_cast<std::size_t>(flat)];
-  for_pieces(job_, whole, data_rank_, [&](const Piece& piece) {
-    initial.write(whole.whole[piece.tensor], layer, piece.begin, piece.elements, out + piece.at);
+  for_residents([&](TensorId id, std::int32_t chunk) {
+    std::byte* memory = arena_.resident(i++, tensor(id));
+    slot(id, {0, chunk, 0}) = memory;
+    const std::vector<float> initial =
+        initial_values(id, chunk, options_.initial_deviation, options_.seed);
+    if (initial.empty()) return;
+    from_float(initial.data(), tensor(id).shape.elements(), memory, tensor(id).dtype);
   });
 }
 
-// What a data loader would have copied to the device: row = position * micro-batch + sequence.
 void Rank::load_tokens(const Call& call) {
-  const Batch& batch = job_.batch;
-  const auto data_ranks = static_cast<std::int64_t>(job_.mesh.degree(Axis::kData)) *
-                          job_.mesh.degree(Axis::kReplica);
-  const std::int64_t global = batch.micro_batch * batch.micro_batches * data_ranks;
-  const std::int64_t first =
-      step_ * global + (call.micro_batch * data_ranks + batch_rank_) * batch.micro_batch;
-  for (const Resident& resident : job_.programs[static_cast<std::size_t>(stage_)].residents) {
-    if (resident.chunk != call.chunk) continue;
-    for (const TensorId id : job_.resident_sets[static_cast<std::size_t>(resident.set)]) {
-      const DataUse use = index_.data_use(id);
-      if (use == DataUse::kNone) continue;
-      auto* out = reinterpret_cast<std::int64_t*>(slot(id, call));
-      const std::int64_t shift = use == DataUse::kTargets ? 1 : 0;
-      for (std::int64_t j = 0; j < batch.micro_batch; ++j) {
-        corpus_.read(first + j, batch.sequence_length + 1, sequence_.data());
-        for (std::int64_t i = 0; i < batch.sequence_length; ++i) {
-          out[i * batch.micro_batch + j] = sequence_[static_cast<std::size_t>(i + shift)];
-        }
-      }
-    }
-  }
+  for_residents([&](TensorId id, std::int32_t chunk) {
+    if (chunk != call.chunk) return;
+    const auto ids = tokens(id, call, step_, corpus_);
+    std::copy(ids.begin(), ids.end(), reinterpret_cast<std::int64_t*>(slot(id, call)));
+  });
 }
 
 void Rank::step() {
@@ -311,7 +243,14 @@ void Rank::compute(const Body& body, const Compute& compute) {
   const auto writes = ids(body, compute.operands, true);
   if (const auto* state = std::get_if<Update>(&op)) {
     return state->part == UpdatePart::kSquaredNorm ? squared_norm(*state, reads)
-                                                   : update(reads, writes);
+                                                   : update(*state, reads, writes);
+  }
+  if (const auto* copy = std::get_if<Pointwise>(&op)) {
+    const std::vector<Stretch> share = share_for_copy(*copy, reads, writes);
+    if (!share.empty()) {
+      const Stretch to = stretch(writes[0]);
+      return unpack(pack(share, packed_), {&to, 1});
+    }
   }
   reads_.clear();
   writes_.clear();
@@ -329,73 +268,51 @@ void Rank::count_loss(TensorId losses) {
   for (std::int64_t i = 0; i < tensor(losses).shape.elements(); ++i) loss_ += rows[i];
 }
 
-// Each element of the model once: see Update in op.h.
-double Rank::counted_norm(TensorId gradient, const float* data, std::int64_t elements) const {
-  const bool copy = tensor(gradient).cut == Cut::kWhole && place_.tensor_rank > 0;
-  const bool twice = index_.at_both_ends(gradient) && stage_ > 0;
-  return copy || twice ? 0 : backend_.squared_norm(data, elements);
+// The numbers of a stretch as floats: where they lie, or a copy.
+const float* Rank::floats(const Stretch& stretch, std::vector<float>& buffer) {
+  if (stretch.dtype == Dtype::kFp32) return reinterpret_cast<const float*>(stretch.data);
+  buffer.resize(static_cast<std::size_t>(stretch.elements));
+  to_float(stretch.data, stretch.dtype, stretch.elements, buffer.data());
+  return buffer.data();
 }
 
 void Rank::squared_norm(const Update& op, std::span<const TensorId> reads) {
-  const auto gradients = reads.first(reads.size() - 1);
-  std::int64_t whole = 0;
-  for (const TensorId id : gradients) whole += tensor(id).shape.elements();
   double sum = 0;
-  for (std::size_t i = 0; i < gradients.size();) {
-    const TensorId id = gradients[i];
-    const int share = index_.flat_of_share(id);
-    const int flat = share >= 0 ? share : op.elements < whole ? index_.flat_of(id) : -1;
-    if (flat < 0) {
-      sum += counted_norm(id, values(id), tensor(id).shape.elements());
-      ++i;
-      continue;
-    }
-    const Flat& list = job_.flats[static_cast<std::size_t>(flat)];
-    for_pieces(job_, list, data_rank_, [&](const Piece& piece) {
-      const TensorId part = list.whole[piece.tensor];
-      const float* data = share >= 0 ? values(id) + piece.at : values(part) + piece.begin;
-      sum += counted_norm(part, data, piece.elements);
-    });
-    i += share >= 0 ? 1 : list.whole.size();
+  for (const Stretch& one : counted(op, reads)) {
+    sum += backend_.squared_norm(floats(one, packed_), one.elements);
   }
   *values(reads.back()) += static_cast<float>(sum);
 }
 
-// gradients..., norm?, weights..., moments -> weights..., moments
-void Rank::update(std::span<const TensorId> reads, std::span<const TensorId> writes) {
-  const auto weights = writes.first(writes.size() - 2);
-  const TensorId moment1 = writes[weights.size()], moment2 = writes[weights.size() + 1];
-  std::size_t gradients = reads.size() - writes.size();
+void Rank::update(const Update& op, std::span<const TensorId> reads,
+                  std::span<const TensorId> writes) {
   double scale = 1;
-  if (tensor(reads[gradients - 1]).scope == Scope::kRank) {
-    --gradients;
-    const double norm = std::sqrt(static_cast<double>(*values(reads[gradients])));
-    scale = std::min(1.0, options_.optimizer.clip / (norm + kClipEpsilon));
+  if (const TensorId norm = norm_of(op, reads, writes); norm >= 0) {
+    const double length = std::sqrt(static_cast<double>(*values(norm)));
+    scale = std::min(1.0, options_.optimizer.clip / (length + kClipEpsilon));
   }
-  const auto one = [&](float* weight, const float* gradient, std::int64_t at,
-                       std::int64_t elements) {
-    backend_.update({weight, gradient, values(moment1) + at, values(moment2) + at, elements},
-                   options_.optimizer, step_ + 1, scale);
+  for (const StateStretch& state : owned(op, reads, writes)) update(state, scale);
+}
+
+// In float, on copies of what is stored narrower; the weights follow their master.
+void Rank::update(const StateStretch& state, double scale) {
+  const bool master = state.master.data != nullptr;
+  const Stretch& kept = master ? state.master : state.weight;
+  const auto writable = [&](const Stretch& stretch, std::size_t i) {
+    return const_cast<float*>(floats(stretch, wide_[i]));
   };
-  std::int64_t whole = 0;
-  for (const TensorId id : weights) whole += tensor(id).shape.elements();
-  if (tensor(moment1).shape.elements() == whole) {
-    std::int64_t at = 0;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      const std::int64_t elements = tensor(weights[i]).shape.elements();
-      one(values(weights[i]), values(reads[i]), at, elements);
-      at += elements;
-    }
-    return;
-  }
-  const int flat = index_.flat_of(weights[0]);
-  STEPCAST_CHECK(flat >= 0, "an update of a share names the tensors of a flat");
-  const bool share = index_.flat_of_share(reads[0]) >= 0;
-  for_pieces(job_, job_.flats[static_cast<std::size_t>(flat)], data_rank_, [&](const Piece& p) {
-    const float* gradient =
-        share ? values(reads[0]) + p.at : values(reads[p.tensor]) + p.begin;
-    one(values(weights[p.tensor]) + p.begin, gradient, p.at, p.elements);
-  });
+  float* weight = writable(kept, 0);
+  float* moment1 = writable(state.moment1, 1);
+  float* moment2 = writable(state.moment2, 2);
+  backend_.update({weight, floats(state.gradient, wide_[3]), moment1, moment2, kept.elements},
+                  options_.optimizer, step_ + 1, scale);
+  const auto keep = [](const float* values, const Stretch& stretch) {
+    if (reinterpret_cast<const std::byte*>(values) == stretch.data) return;
+    from_float(values, stretch.elements, stretch.data, stretch.dtype);
+  };
+  keep(weight, state.weight);
+  keep(moment1, state.moment1);
+  keep(moment2, state.moment2);
 }
 
 }  // namespace stepcast

@@ -139,8 +139,8 @@ void add_loop(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
   command->add_flag("--allow-inconclusive", loop.allow_inconclusive,
                     "Exit 0 where the machine was not still enough to tell");
-  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive (an interval of more than 3 %
-each way).
+  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive: fewer than 5 slices, or an interval
+of more than 3 % each way.
 Examples:
   stepcast loop configs/loop/gpt-h256.json
   stepcast loop configs/loop/*.json --json loop.json)");
@@ -231,7 +231,7 @@ void add_time(CLI::App& app, Arguments& arguments) {
   command->add_option("--k", time.k, "gemm: what is summed over");
   command->add_option("--batch", time.batch, "gemm: products at once; attention: sequences");
   command->add_option("--role", time.role, "gemm: forward, input-gradient or weight-gradient");
-  command->add_option("--dtype", time.dtype, "Of the operands: bf16, fp16, fp8, fp32");
+  command->add_option("--dtype", time.dtype, "Of the operands: bf16, fp16, fp32, fp8; fp8-block with scales for blocks of 128");
   command->add_option("--output", time.output, "gemm: of the result");
   command->add_flag("--accumulate", time.accumulate, "gemm: added to what the result holds");
   command->add_option("--heads", time.heads, "attention: query heads");
@@ -259,10 +259,15 @@ void add_validate(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("validate", "Published measurements against the forecast of each");
   ValidateArguments& validate = arguments.validate;
-  command->add_option("FILE", validate.files, "JSON lines, one measurement each; - is stdin")
-      ->required()
+  command
+      ->add_option("FILE", validate.files,
+                   "JSON lines, one measurement each; - is stdin; without: the shipped runs")
       ->type_name("");
   command->add_option("--json", validate.json, "Write every row and the summary; - is stdout")
+      ->type_name("FILE");
+  command->add_option("--markdown", validate.markdown, "Write the page of the shipped runs there")
+      ->type_name("FILE");
+  command->add_option("--errors", validate.errors, "Write their errors by class of plan there")
       ->type_name("FILE");
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
@@ -275,7 +280,8 @@ void add_validate(CLI::App& app, Arguments& arguments) {
         "pp": 1, "zero_stage": 3, "micro_batch": 1, "global_batch": 128},
         "measured": {"step_time_s": 15}}
   What is left out is filled in and named; what cannot be mapped says why.
-Example:
+Examples:
+  stepcast validate
   stepcast validate kernels.jsonl --json validation.json)");
 }
 
@@ -283,13 +289,17 @@ void add_import(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("import", "What other tools measured, as files of this one");
   ImportArguments& import = arguments.import;
-  command->add_option("KIND", import.kind, "nccl-tests, kernels, nccl-topology or nvidia-smi-topo")
+  command
+      ->add_option("KIND", import.kind,
+                   "nccl-tests, kernels, published, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
   command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
       ->required()
       ->type_name("");
-  command->add_option("--out", import.out, "Write the profile or cluster there; - is stdout")
+  command
+      ->add_option("--out", import.out,
+                   "Write the profile or cluster there; - is stdout; published: a folder")
       ->required()
       ->type_name("FILE");
   command->add_option("--device", import.device, "Of what was measured, if the files do not tell");

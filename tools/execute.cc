@@ -89,6 +89,9 @@ Report report_of(const WhatIf& what_if, const Job& job, std::vector<RankRun>& ru
       std::minmax_element(seconds.begin() + (seconds.size() > 1 ? 1 : 0), seconds.end());
   report.low = Seconds(std::min(*low, last));
   report.high = Seconds(std::max(*high, last));
+  report.range_from = fmt::format("{} step{} of this run",
+                                  std::max<std::size_t>(1, seconds.size() - 1),
+                                  seconds.size() > 2 ? "s" : "");
   report.tokens_per_second_per_device = static_cast<double>(plan.global_batch) *
                                         static_cast<double>(plan.sequence_length) / last /
                                         static_cast<double>(plan.ranks());

@@ -159,6 +159,11 @@ std::vector<Knob> fp8_knobs() {
   return {{{"fp8", 0.9, 0.2, 2}, [](Device& d, double v) { d.kernels.matrix.fp8 = v; }}};
 }
 
+std::vector<Knob> fp8_block_knobs() {
+  return {{{"fp8_block", 0.9, 0.2, 2},
+           [](Device& d, double v) { d.kernels.matrix.fp8_block = v; }}};
+}
+
 // Of a group in one node. Where the switches reduce, the rows are of NVLink SHARP, and the rings'
 // bandwidth does not show in them.
 std::vector<Knob> collective_knobs(const Device& device) {
@@ -187,7 +192,9 @@ std::string group_of(const Json& row, const ValidationRow& known) {
   }
   if (known.kind != "gemm" || has(text_of(row, "op"), "group")) return "";
   if (has(text_of(row, "notes"), "best over a scan")) return "";
-  return has(text_of(row, "dtype"), "fp8") ? "gemm fp8" : "gemm";
+  const std::string dtype = text_of(row, "dtype");
+  if (!has(dtype, "fp8")) return "gemm";
+  return has(dtype, "128") ? "gemm fp8 block" : "gemm fp8";
 }
 
 void mark_fitted(const std::string& group, Device& device) {
@@ -232,6 +239,7 @@ FittedKernels fit_kernels(const Device& device, const std::vector<Json>& rows) {
   for (auto& [name, group] : groups) {
     if (name == "gemm") group.knobs = matrix_knobs();
     if (name == "gemm fp8") group.knobs = fp8_knobs();
+    if (name == "gemm fp8 block") group.knobs = fp8_block_knobs();
     if (name == "collective") group.knobs = collective_knobs(device);
     if (spreads.contains(name)) {
       group.knobs = attention_knobs(name.substr(name.find(' ') + 1), spreads[name]);

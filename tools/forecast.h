@@ -8,10 +8,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "sim/engine/simulate.h"
 #include "sim/program/program.h"
 #include "sim/result/report.h"
+#include "tools/fidelity.h"
 #include "tools/whatif.h"
 
 namespace stepcast {
@@ -19,6 +21,8 @@ namespace stepcast {
 struct ForecastOptions {
   Ranks ranks = Ranks::kFolded;   // a cluster with slow devices is always simulated whole
   bool trace = false;
+  // Of published runs, for the step's range; without, the range is the step.
+  std::vector<ErrorClass> errors;
 };
 
 struct Forecast {

@@ -119,7 +119,8 @@ Gemm gemm_of(const TimeArguments& a) {
                                 {{"forward", GemmRole::kForward},
                                  {"input-gradient", GemmRole::kInputGradient},
                                  {"weight-gradient", GemmRole::kWeightGradient}});
-  gemm.dtype = dtype_of("--dtype", a.dtype, Dtype::kBf16);
+  gemm.block_scales = a.dtype == kBlockScaled;
+  gemm.dtype = gemm.block_scales ? Dtype::kFp8 : dtype_of("--dtype", a.dtype, Dtype::kBf16);
   // The matrix units write wider than they read in fp8.
   const Dtype output = gemm.dtype == Dtype::kFp8 ? Dtype::kBf16 : gemm.dtype;
   gemm.output = dtype_of("--output", a.output, output);

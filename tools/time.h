@@ -27,6 +27,9 @@
 namespace stepcast {
 
 // What was given on the command line; what was not is absent or "".
+// The --dtype of 8-bit products with scales for blocks of 128 (Gemm::block_scales).
+inline constexpr std::string_view kBlockScaled = "fp8-block";
+
 struct TimeArguments {
   std::string what;                      // gemm | attention | all-reduce | ...
   std::optional<std::int64_t> m, n, k, batch;

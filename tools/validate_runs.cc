@@ -15,6 +15,7 @@
 
 #include "sim/base/error.h"
 #include "sim/cost/gemm.h"
+#include "tools/fidelity.h"
 #include "tools/forecast.h"
 #include "tools/validate_fields.h"
 #include "tools/validate_question.h"
@@ -43,10 +44,15 @@ RunForecast ask(const Json& what_if) {
     for (const StageMemory& stage : result.report.footprint.stages) {
       answer.peaks.push_back(static_cast<double>(stage.peak.count));
       answer.residents.push_back(static_cast<double>(stage.resident.count));
+      const double share = static_cast<double>(stage.device_total().count) /
+                           static_cast<double>(result.report.capacity.count);
+      answer.memory_share = std::max(answer.memory_share, share);
     }
+    const Device& device = question.cluster.device;
     answer.plan = plan_word(question.plan);
-    answer.layer_launches =
-        layer_launches(question.model, question.plan, question.cluster.device);
+    answer.device = device.name;
+    answer.kind = plan_kind(question.model, question.plan, device);
+    answer.layer_launches = layer_launches(question.model, question.plan, device);
   } catch (const Error& error) {
     answer.reason = error.what();
   }
@@ -196,7 +202,10 @@ void validate_run(const Json& row, const Shipped& shipped, RunForecasts& known,
   result.predicted_seconds = answer.seconds;
   result.run = RunDetails();
   result.run->plan = answer.plan;
+  result.run->device = answer.device;
+  result.run->kind = answer.kind;
   result.run->layer_launches = answer.layer_launches;
+  result.run->memory_share = answer.memory_share;
   result.run->seconds = answer.parts;
   if (answer.layer_launches < kLayerKernels) result.variant = "launch-bound";
   compare_memory(row, answer, ranks_of(question.what_if), result);

@@ -6,6 +6,7 @@
 #include "execute/cpu/gemm.h"
 #include "execute/cpu/kernels.h"
 #include "execute/cpu/loops.h"
+#include "execute/cpu/widen.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -19,8 +20,7 @@ void compute(const Work& work, Scratch<Real>& scratch) {
       [&](const Attention& op) { run<Real>(op, work, scratch); },
       [&](const Norm& op) { run<Real>(op, work); },
       [&](const Pointwise& op) { run<Real>(op, work, scratch); },
-      [&](const Gather& op) { run<Real>(op, work); },
-      [&](const Loss& op) { run<Real>(op, work); },
+      [&](const Gather& op) { run<Real>(op, work); }, [&](const Loss& op) { run<Real>(op, work); },
       [&](const Update&) { STEPCAST_CHECK(false, "the interpreter takes Updates apart"); });
 }
 
@@ -38,7 +38,7 @@ class CpuBackend final : public Backend {
   void compute(const Work& work) override {
     if (!bound_) cpu::set_gemm_threads(threads_);
     bound_ = true;
-    cpu::compute<float>(work, scratch_);
+    widener_.run(work, [&](const Work& wide) { cpu::compute<float>(wide, scratch_); });
   }
 
   double squared_norm(const float* values, std::int64_t elements) override {
@@ -71,6 +71,7 @@ class CpuBackend final : public Backend {
   int threads_;
   bool bound_ = false;
   cpu::Scratch<float> scratch_;
+  cpu::Widener widener_;
 };
 
 }  // namespace

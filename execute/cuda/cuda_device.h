@@ -1,12 +1,61 @@
-// The CUDA device, as those see it who know nothing of CUDA: whether there is one.
+// CUDA, as those see it who know nothing of it: whether there is a GPU here, and a Job run on it.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
+
+#include "execute/execute.h"
+#include "sim/program/program.h"
 
 namespace stepcast {
 
-// "" where this program was built with CUDA and finds a GPU with its libraries; else one line that
+// "" where this program was built with CUDA and finds a GPU and its libraries; else one line that
 // says what is missing and what to do about it.
 std::string cuda_missing();
+
+int cuda_devices();  // that this process sees; 0 where cuda_missing() says why
+
+struct CudaOptions {
+  bool graphs = false;  // capture a step once and launch it whole: no gaps between kernels. Spans
+                        // and the breakdown are then unknown: all of a step is Part::kOther
+};
+
+// What the device's memory went to, as cudaMemGetInfo saw it go: the arena, and by name what lies
+// outside it.
+struct MemoryItem {
+  std::string name;
+  Bytes bytes;
+};
+
+struct CudaRun {
+  RankRun run;
+  std::vector<MemoryItem> memory;
+};
+
+// What the machine is, for reports and profiles. Numbers are 0 and texts "" where nobody tells:
+// clocks, power and throttling come from NVML, which is part of the driver.
+struct CudaMachine {
+  std::string device, driver, runtime, nccl, cublaslt;
+  int multiprocessors = 0;
+  int capability = 0;  // 90: compute capability 9.0
+  Bytes memory;
+  std::int64_t clock_mhz = 0, clock_mhz_max = 0, memory_clock_mhz = 0;
+  double power_watts = 0, power_limit_watts = 0;
+  int temperature_celsius = 0;
+  std::vector<std::string> throttled_by;  // "power cap", "heat", ...: why clocks are low just now
+};
+CudaMachine cuda_machine(int device);
+
+// Runs one rank on a device to the end; `control` carries what ranks agree on before NCCL does
+// the rest. REQUIRES: verify(job) and executable(job) are "", and so is cuda_missing(). Throws
+// Error for trouble with the device, its memory or another rank.
+CudaRun run_cuda_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
+                      Transport& control, int device, const CudaOptions& cuda);
+
+// All ranks as threads of this process, each on a GPU of its own. Throws the first rank's Error,
+// and one where there are fewer GPUs than ranks.
+std::vector<CudaRun> run_cuda_threads(const Job& job, const ExecuteOptions& options,
+                                      const Corpus& corpus, const CudaOptions& cuda);
 
 }  // namespace stepcast

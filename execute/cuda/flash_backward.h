@@ -3,14 +3,15 @@
 //   P = 2^(c S - c' lse),  dP = dO V^T,  dS = P (dP - D),  D = rowsum(dO O)
 //   dV = P^T dO,  dK = dS^T Q / sqrt(d),  dQ = dS K / sqrt(d)
 //
-// FlashAttention-2 makes all three in one pass over blocks of keys and adds dQ up with atomics. Here
-// dQ has a pass of its own over blocks of queries, which makes S and dP again: seven products for
-// its five, and no order of additions left to chance. Three kernels:
+// FlashAttention-2 makes all three in one pass over blocks of keys and adds dQ up with atomics.
+// Here dQ has a pass of its own over blocks of queries, which makes S and dP again: seven products
+// for its five, and no order of additions left to chance. Three kernels:
 //   FlashDots     D (sequences, heads, positions) fp32 in scratch
 //   FlashQueries  dQ: 128 queries a block stay, tiles of 64 keys and values pass
-//   FlashKeys     dK, dV: 128 keys a block stay, tiles of 64 queries of all heads of the group pass.
-//                 It makes S^T and dP^T, whose accumulators are P^T's and dS^T's operands as they are
-// Eight warps of 16 rows; two tiles of what passes are in shared memory, one used and one on its way.
+//   FlashKeys     dK, dV: 128 keys a block stay, tiles of 64 queries pass, of all heads of the
+//                 group. It makes S^T and dP^T, whose accumulators are P^T's and dS^T's operands
+// Eight warps of 16 rows. Two tiles of what passes are in shared memory: one is used, one is on its
+// way.
 #pragma once
 
 #include "execute/cuda/flash_forward.h"
@@ -120,16 +121,24 @@ struct FlashQueries {
   }
 
   // d_p becomes dS.
-  STEPCAST_HD void differentiate(const Thread& t, const FragmentC (&p)[kColumns],
+  STEPCAST_HD void differentiate(const Thread& t, FragmentC (&p)[kColumns],
                                  FragmentC (&d_p)[kColumns], const float (&row_lse)[2],
                                  const float (&row_dot)[2], int first_query, int first_key) const {
     const float exponent = shape.scale * kLog2E;
+    const int last_key = first_key + kKeys - 1;
+    if (last_key >= shape.positions || (shape.causal && last_key > first_query)) {
+      STEPCAST_UNROLL for (int n = 0; n < kColumns; ++n) {
+        STEPCAST_UNROLL for (int e = 0; e < 4; ++e) {
+          const Cell cell = cell_of_c(t.lane(), e);
+          const int key = first_key + 8 * n + cell.column, query = first_query + cell.row;
+          const bool hidden = key >= shape.positions || (shape.causal && key > query);
+          if (hidden) p[n].elements[e] = -INFINITY;
+        }
+      }
+    }
     STEPCAST_UNROLL for (int n = 0; n < kColumns; ++n) {
       STEPCAST_UNROLL for (int e = 0; e < 4; ++e) {
-        const Cell cell = cell_of_c(t.lane(), e);
-        const int key = first_key + 8 * n + cell.column, query = first_query + cell.row;
-        const bool hidden = key >= shape.positions || (shape.causal && key > query);
-        const float value = hidden ? 0.0f : exp2_fast(p[n].elements[e] * exponent - row_lse[e / 2]);
+        const float value = exp2_fast(p[n].elements[e] * exponent - row_lse[e / 2]);
         d_p[n].elements[e] = value * (d_p[n].elements[e] - row_dot[e / 2]);
       }
     }
@@ -234,14 +243,19 @@ struct FlashKeys {
   STEPCAST_HD void probabilities(const Thread& t, FragmentC (&p)[kColumns], const float* column_lse,
                                  int first_key, int first_query) const {
     const float exponent = shape.scale * kLog2E;
-    const bool diagonal = shape.causal && first_query < first_key + 16;
+    if (shape.causal && first_query < first_key + 16) {
+      STEPCAST_UNROLL for (int n = 0; n < kColumns; ++n) {
+        STEPCAST_UNROLL for (int e = 0; e < 4; ++e) {
+          const Cell cell = cell_of_c(t.lane(), e);
+          const bool hidden = first_key + cell.row > first_query + 8 * n + cell.column;
+          if (hidden) p[n].elements[e] = -INFINITY;
+        }
+      }
+    }
     STEPCAST_UNROLL for (int n = 0; n < kColumns; ++n) {
       STEPCAST_UNROLL for (int e = 0; e < 4; ++e) {
-        const Cell cell = cell_of_c(t.lane(), e);
-        const int column = 8 * n + cell.column;
-        const bool hidden = diagonal && first_key + cell.row > first_query + column;
-        p[n].elements[e] =
-            hidden ? 0.0f : exp2_fast(p[n].elements[e] * exponent - column_lse[column]);
+        const int column = 8 * n + cell_of_c(t.lane(), e).column;
+        p[n].elements[e] = exp2_fast(p[n].elements[e] * exponent - column_lse[column]);
       }
     }
   }

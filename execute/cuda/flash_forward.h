@@ -88,6 +88,7 @@ struct FlashForward {
   static constexpr int kThreads = 128, kBlocksMin = 2;
   static constexpr int kQueries = 128, kKeys = 64, kTiles = 2;  // kTiles x 16 queries a warp
   static constexpr int kColumns = kKeys / 8;
+  static constexpr bool kHeld = kDim == 64;  // Q stays in registers; at 128 they hold no more
   AttentionShape shape;
   HeadRows<const Bf16> q, k, v;
   HeadRows<Bf16> o;
@@ -119,6 +120,21 @@ struct FlashForward {
     copy_rows<kKeys, kThreads>(t, keys, key_rows, k.row, at * kKeys, positions);
     commit_copies();
 
+    const int warp_row = t.warp() * 16 * kTiles;
+    FragmentA held[kTiles][kDim / 16];
+    if constexpr (kHeld) {
+      wait_copies<0>();
+      sync();  // Q is there
+      STEPCAST_UNROLL for (int i = 0; i < kTiles; ++i) {
+        STEPCAST_UNROLL for (int step = 0; step < kDim / 16; ++step) {
+          held[i][step] = load_a(t, queries, warp_row + 16 * i, step);
+        }
+      }
+    }
+    const auto query_fragment = [&](int i, int step) {
+      if constexpr (kHeld) return held[i][step];
+      return load_a(t, queries, warp_row + 16 * i, step);
+    };
     FragmentC out[kTiles][kDim / 8] = {};
     RowState state;
     STEPCAST_UNROLL for (int i = 0; i < kTiles; ++i) {
@@ -133,10 +149,7 @@ struct FlashForward {
       copy_rows<kKeys, kThreads>(t, values, value_rows, v.row, at * kKeys, positions);
       commit_copies();
       FragmentC scores[kTiles][kColumns] = {};
-      const int warp_row = t.warp() * 16 * kTiles;
-      multiply_rows(
-          t, scores, [&](int i, int step) { return load_a(t, queries, warp_row + 16 * i, step); },
-          keys);
+      multiply_rows(t, scores, query_fragment, keys);
       const int last_key = at * kKeys + kKeys - 1;
       if (last_key >= positions || (shape.causal && last_key > first + warp_row)) {
         mask(t, scores, first + warp_row, at * kKeys);

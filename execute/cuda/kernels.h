@@ -86,6 +86,9 @@ void launch_squared_norm(const Numbers* stretches, int count, float* sum, const 
 // *sum += the numbers, in double (the loss of a micro-batch's rows).
 void launch_add_up(const float* values, std::int64_t elements, double* sum, const Launch& at);
 
+// The numbers of `in` in another dtype (bf16 or fp32), or the same, into `out`.
+void launch_convert(const Numbers& in, void* out, Dtype dtype, const Launch& at);
+
 // What changes from step to step, in device memory, so that a captured graph can be launched
 // again: 1 / (1 - beta^n) of AdamW in step n.
 struct StepScalars {

@@ -11,9 +11,12 @@ template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksMin)
     carry_out(const Kernel kernel) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const Thread thread{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x),
-                      static_cast<int>(blockIdx.x),  static_cast<int>(blockIdx.y),
-                      static_cast<int>(blockIdx.z),  static_cast<int>(gridDim.x),
+  const Thread thread{static_cast<int>(threadIdx.x),
+                      static_cast<int>(blockDim.x),
+                      static_cast<int>(blockIdx.x),
+                      static_cast<int>(blockIdx.y),
+                      static_cast<int>(blockIdx.z),
+                      static_cast<int>(gridDim.x),
                       shared};
   kernel(thread);
 }
@@ -29,8 +32,7 @@ void launch_kernel(const Kernel& kernel, cudaStream_t stream) {
   const Geometry g = kernel.geometry();
   if (g.shared_bytes > kWithoutAsking) {
     check_launch(cudaFuncSetAttribute(carry_out<Kernel>,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      g.shared_bytes));
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes));
   }
   const dim3 grid(static_cast<unsigned>(g.blocks), static_cast<unsigned>(g.blocks_y),
                   static_cast<unsigned>(g.blocks_z));

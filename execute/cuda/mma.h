@@ -8,7 +8,7 @@
 //   A  register r: row g + 8 (r % 2),  columns 2 q + 8 (r / 2) and the one after
 //   B  register r: column g,           rows    2 q + 8 r       and the one after
 //   C  element  i: row g + 8 (i / 2),  column  2 q + i % 2
-// so two C side by side, rounded to bf16, are an A: the product of products needs no memory between.
+// so two C side by side, rounded to bf16, are an A: a product of a product needs no memory between.
 #pragma once
 
 #include "execute/cuda/storage.h"
@@ -185,7 +185,7 @@ STEPCAST_HD FragmentA round_to_a(const FragmentC (&c)[kColumns], int k) {
            round_pair(right[0], right[1]), round_pair(right[2], right[3])}};
 }
 
-// C (16 kTiles, kDim) += P B, P (16 kTiles, 8 kColumns) a product's C, B's rows 0 .. 8 kColumns - 1.
+// C (16 kTiles, kDim) += P B, P (16 kTiles, 8 kColumns) a product's C, B's rows from 0 on.
 template <int kTiles, int kColumns, int kDim>
 STEPCAST_HD void multiply_columns(const Thread& t, FragmentC (&c)[kTiles][kDim / 8],
                                   const FragmentC (&p)[kTiles][kColumns], SharedTile<kDim> b) {

@@ -1,7 +1,7 @@
 // Attention as the formula says, a warp a row: right for every head dimension up to 256 and every
 // dtype, slow (no tensor cores, keys and values read once a query). For shapes that have no flash
-// kernel. The maximum runs along (Milakov & Gimelshein 2018); backward makes the probabilities again
-// from the log-sum-exp, as execute/cpu/attention.cc does.
+// kernel. The maximum runs along (Milakov & Gimelshein 2018); backward makes the probabilities
+// again from the log-sum-exp, as execute/cpu/attention.cc does.
 #pragma once
 
 #include "execute/cuda/flash_forward.h"

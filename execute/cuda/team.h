@@ -35,7 +35,8 @@ STEPCAST_HD float join_block(const Thread& t, float value, float* scratch, Join 
   value = join_warp(t, value, join);
   if (t.lane() == 0) scratch[t.warp()] = value;
   sync();
-  value = t.lane() < t.warps() ? scratch[t.lane()] : Join::kNothing;
+  const float part = Join::kNothing;
+  value = t.lane() < t.warps() ? scratch[t.lane()] : part;
   value = join_warp(t, value, join);
   sync();
   return value;

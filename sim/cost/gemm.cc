@@ -66,10 +66,12 @@ double sustained_bandwidth(const Device& device) {
 
 // Rate of the main loop with the largest tile: the time of the reference product at
 // the matrix efficiency, less its epilogue, without its ramp.
-double main_loop_rate(Dtype dtype, const Device& device) {
+double main_loop_rate(const Gemm& gemm, const Device& device) {
+  const Dtype dtype = gemm.dtype;
   const double work = 2 * kReference * kReference * kReference;
   const MatrixKernels& matrix = device.kernels.matrix;
-  const double share = matrix.efficiency * (dtype == Dtype::kFp8 ? matrix.fp8 : 1);
+  const double of_bf16 = gemm.block_scales ? matrix.fp8_block : matrix.fp8;
+  const double share = matrix.efficiency * (dtype == Dtype::kFp8 ? of_bf16 : 1);
   const double whole = work / (matrix_rate(dtype, device).value * share);
   const double output = kReference * kReference * static_cast<double>(dtype_size(dtype));
   const double epilogue = kExposedEpilogue * output / sustained_bandwidth(device);
@@ -92,7 +94,7 @@ Choice choose(const Gemm& gemm, const Device& device, const Room& room) {
                  "a matrix product of no size");
   const double processors = room.multiprocessors;
   const double partial_wave = device.kernels.matrix.partial_wave;
-  const double per_processor = main_loop_rate(gemm.dtype, device) / device.multiprocessors;
+  const double per_processor = main_loop_rate(gemm, device) / device.multiprocessors;
   const double bandwidth = sustained_bandwidth(device) * room.memory;
   const double operands = static_cast<double>(traffic(Op(gemm)).count);
   const double elements = static_cast<double>(gemm.batch) * static_cast<double>(gemm.m) *

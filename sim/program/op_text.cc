@@ -1,7 +1,7 @@
 // Ops as text and back: the kind, its part, the sizes, the dtype, then what only some have, in one
 // fixed order. Reading is one pass over the words.
 //
-//   gemm weight_gradient 4096x8192x1024 batch=1 bf16 output=fp32 accumulate bias
+//   gemm weight_gradient 4096x8192x1024 batch=1 bf16 output=fp32 accumulate bias block_scales
 //   attention forward batch=1 heads=32 kv_heads=8 queries=4096 keys=4096 head_dim=128 bf16 causal
 //   pointwise rotary 4096x5120 bf16 head_dim=128
 //   norm backward rms 4096x8192 bf16            pointwise softmax 4096x4096 bf16 output=bf16 causal
@@ -53,6 +53,7 @@ void print(std::string& out, const Gemm& g) {
   if (g.output != g.dtype) append(out, " output=", dtype_name(g.output));
   if (g.accumulate) append(out, " accumulate");
   if (g.bias) append(out, " bias");
+  if (g.block_scales) append(out, " block_scales");
 }
 
 void print(std::string& out, const Attention& a) {
@@ -112,6 +113,7 @@ Op read_gemm(Tokens& in) {
   g.output = read_output(in, g.dtype);
   g.accumulate = in.take("accumulate");
   g.bias = in.take("bias");
+  g.block_scales = in.take("block_scales");
   return g;
 }
 

@@ -32,18 +32,6 @@ TEST(Forecast, BreaksTheStepDownIntoPartsThatSumToIt) {
   EXPECT_GT(sum, Duration());
 }
 
-TEST(Forecast, PutsTheStepInsideItsRange) {
-  const Report report = report_of({});
-  const Seconds step = to_seconds(report.timeline.step);
-  EXPECT_LT(report.low, step);
-  EXPECT_GT(report.high, step);
-  // Between all of it on data sheets (-15 %, +30 %) and all of it fitted (-10 %, +10 %).
-  EXPECT_GT(report.low / step, 0.85);
-  EXPECT_LT(report.low / step, 0.90);
-  EXPECT_GT(report.high / step, 1.10);
-  EXPECT_LT(report.high / step, 1.30);
-}
-
 // MFU x peak x step x devices = FLOPs a token x tokens; tokens/s/device from the same step.
 TEST(Forecast, DerivesUtilisationFromModelFlopsAndTheStep) {
   const WhatIf what_if = small_what_if();

@@ -1,5 +1,7 @@
-// EmulatedOp: one Op twice, by the kernels of execute/cuda emulated on the host and by those of
-// execute/cpu in double, on the same operands, and how far the results lie apart.
+// TwoSidedOp: one Op twice, by the kernels of execute/cuda and by those of execute/cpu in double,
+// on the same operands, and what lies further apart than it may. The kernels' side is emulated on
+// the host (EmulatedOp) or runs on a GPU (DeviceOp in tests/execute/cuda/device); the cases in
+// kernel_cases.h serve both.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +12,7 @@
 
 #include "execute/cpu/kernels.h"
 #include "execute/cuda/op_kernels.h"
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 namespace stepcast::cuda {
 
@@ -29,9 +31,9 @@ struct TwoFold {
   }
 };
 
-class EmulatedOp {
+class TwoSidedOp {
  public:
-  explicit EmulatedOp(Place place) : place_(place) {}
+  virtual ~TwoSidedOp() = default;
 
   TwoFold random(Shape shape, Dtype dtype, Scope scope = Scope::kMicroBatch) {
     std::normal_distribution<double> normal;
@@ -65,22 +67,40 @@ class EmulatedOp {
     fold.exact[i] = fold.value(i);
   }
 
+  // Runs both sides, on what each holds. `order` is the emulation's.
   void run(const Op& op, const std::vector<TwoFold*>& reads, const std::vector<TwoFold*>& writes,
            WarpOrder order = WarpOrder::kUp);
 
-  // "" if each element is within `tolerance` of the exact one, relative to 1 + its size; else the
-  // first that is not.
-  static std::string far_off(const TwoFold& fold, double tolerance);
+  // Each element shall be within `tolerance` of the exact one, relative to 1 + its size.
+  void expect_close(const TwoFold& fold, double tolerance, const std::string& what = "");
+  // The root of the mean square of all errors, in that of all values: rounding errors average out,
+  // an element that is wrong does not.
+  void expect_close_on_the_whole(const TwoFold& fold, double tolerance, const std::string& what);
+  void expect(bool holds, const std::string& what);
+  const std::vector<std::string>& failures() const { return failures_; }
+  bool has_failed() const { return !failures_.empty(); }
 
+  Place place;
+
+ protected:
+  // The kernels' side: operands as stored.
+  virtual void carry_out(const Work& work, WarpOrder order) = 0;
+
+ private:
+  std::vector<std::string> failures_;
+  std::mt19937 random_{20240607};
+  cpu::Scratch<double> scratch_;
+};
+
+class EmulatedOp final : public TwoSidedOp {
+ public:
   // Of matrix loads, so far: see EmulatedRun.
   std::int64_t bank_conflicts() const { return conflicts_; }
 
-  Place place_;
-
  private:
+  void carry_out(const Work& work, WarpOrder order) override;
+
   std::int64_t conflicts_ = 0;
-  std::mt19937 random_{20240607};
-  cpu::Scratch<double> scratch_;
 };
 
 }  // namespace stepcast::cuda

@@ -1,0 +1,125 @@
+// Binding: a Job's tensors and instructions, bound to one rank and its memory.
+//
+// What an instruction means in memory does not depend on where that memory is: which instance of a
+// tensor a call is about, which stretches a collective carries, which part of the training state
+// an update owns. The interpreters, of the host (rank.h) and of a device, stand on this and add
+// only how the work is done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "execute/arena.h"
+#include "execute/data.h"
+#include "execute/job_index.h"
+#include "sim/program/program.h"
+
+namespace stepcast {
+
+// Numbers of one dtype end to end in memory; without data: padding, zeros.
+struct Stretch {
+  std::byte* data = nullptr;
+  std::int64_t elements = 0;
+  Dtype dtype = Dtype::kFp32;
+
+  std::int64_t bytes() const { return elements * dtype_size(dtype); }
+  Stretch part(std::int64_t begin, std::int64_t count) const {
+    return {data + begin * dtype_size(dtype), count, dtype};
+  }
+};
+std::int64_t total(std::span<const Stretch> stretches);  // elements
+
+// Whose fault a wait is: the axis that the transfer's bytes are charged to.
+Axis charged(AxisSet axes);
+
+// A stretch of the training state, all of the same elements. Without a master the weights are
+// their own.
+struct StateStretch {
+  Stretch weight, master, gradient, moment1, moment2;
+};
+
+// What a collective takes from this rank and where its result goes, in the order in which the
+// numbers travel. all_reduce: `out` alone, in place. reduce_scatter: `in` is everybody's pieces,
+// member by member, `out` one's own; all_gather the other way round.
+struct Carried {
+  std::vector<Stretch> in, out;
+};
+
+class Binding {
+ public:
+  Binding(const Job& job, int rank);
+
+ protected:
+  ~Binding() = default;
+  Binding(const Binding&) = delete;
+  Binding& operator=(const Binding&) = delete;
+
+  const Tensor& tensor(TensorId id) const { return job_.tensors[static_cast<std::size_t>(id)]; }
+  const Program& program() const { return job_.programs[static_cast<std::size_t>(stage_)]; }
+  std::byte*& slot(TensorId id, const Call& call);
+  Stretch stretch(TensorId id) {
+    return {slot(id, call_), tensor(id).shape.elements(), tensor(id).dtype};
+  }
+  std::span<const TensorId> ids(const Body& body, Operands operands, bool writes) const;
+
+  // Calls function(id, chunk) for what lives before the step, in the order of a MemoryPlan.
+  template <class Function>
+  void for_residents(Function function) const {
+    for (const Resident& resident : program().residents) {
+      for (const TensorId id : job_.resident_sets[static_cast<std::size_t>(resident.set)]) {
+        function(id, resident.chunk);
+      }
+    }
+  }
+  // What a resident holds before the first step: weights, whole or this rank's share, and the same
+  // numbers in their master copies; empty: zeros.
+  std::vector<float> initial_values(TensorId id, std::int32_t chunk, double deviation,
+                                    std::uint64_t seed) const;
+  // The tokens of a resident in a call of a step, row = position * micro-batch + sequence; empty
+  // where it holds no tokens.
+  std::span<const std::int64_t> tokens(TensorId id, const Call& call, std::int64_t step,
+                                       const Corpus& corpus);
+
+  // The group's members are the data ranks where a flat is carried. Of the current call.
+  void carried(const Transfer& transfer, std::span<const TensorId> reads,
+               std::span<const TensorId> writes, std::size_t members, Carried& out);
+  // The stretches whose squares count on this rank: each element of the model once (see Update in
+  // op.h).
+  std::vector<Stretch> counted(const Update& op, std::span<const TensorId> reads);
+  // gradients..., norm?, [weights...], master?, moments -> weights..., master?, moments.
+  std::vector<StateStretch> owned(const Update& op, std::span<const TensorId> reads,
+                                  std::span<const TensorId> writes);
+  // The tensor that holds the norm among an update's reads, or -1: no clipping.
+  TensorId norm_of(const Update& op, std::span<const TensorId> reads,
+                   std::span<const TensorId> writes) const;
+  // A copy that takes this data rank's share of whole tensors: where it comes from; else empty.
+  std::vector<Stretch> share_for_copy(const Pointwise& op, std::span<const TensorId> reads,
+                                      std::span<const TensorId> writes);
+
+  const Job& job_;
+  const int rank_;
+  const JobIndex index_;
+  Place place_;
+  const int stage_;
+  const std::int64_t data_rank_;   // coordinate on the data axis: which share of a flat
+  const std::int64_t batch_rank_;  // among data x replica: which part of the batch
+  Call call_;
+
+ private:
+  void collect(std::span<const TensorId> tensors, std::vector<Stretch>& out);
+  void collect_share(std::span<const TensorId> tensors, std::int64_t member,
+                     std::vector<Stretch>& out);
+  void collect_flat(std::span<const TensorId> tensors, std::size_t members,
+                    std::vector<Stretch>& out);
+  bool is_flat(std::span<const TensorId> tensors) const;
+  bool counts(TensorId gradient) const;
+  std::size_t gradients_of(const Update& op, std::size_t reads, std::size_t writes,
+                           bool norm) const;
+
+  std::vector<std::byte*> slots_;  // by scope, chunk, micro-batch, tensor
+  std::vector<std::int64_t> sequence_, tokens_;
+};
+
+}  // namespace stepcast

@@ -1,0 +1,59 @@
+// Groups: the NCCL communicators of one rank, and what travels on them.
+//
+// One communicator of all ranks is made from an id that rank 0 hands out over the control
+// transport (MPI, or the threads' own), then split as communicators.h plans. Every one is used
+// once at the start, all ranks in the same order: NCCL opens its connections at the first call,
+// which would block the host where ranks come to it in different orders.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "execute/binding.h"
+#include "execute/cuda/communicators.h"
+#include "execute/cuda/cuda_device.h"
+#include "execute/cuda/device/library.h"
+#include "execute/transport.h"
+
+namespace stepcast::cuda {
+
+class Groups {
+ public:
+  // Appends what each communicator took of the device's memory.
+  Groups(const Job& job, int rank, Transport& control, std::vector<MemoryItem>& memory);
+  ~Groups();
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+
+  // What a collective carries, where it lies: in one call where it lies end to end, else piece by
+  // piece in one NCCL group (reductions to, broadcasts from, the piece's owner). Nothing is packed.
+  void collective(const Transfer& transfer, const Group& members, Stream stream,
+                  const Carried& carried, cudaStream_t on);
+  void send(int direction, const Stretch& message, cudaStream_t on);
+  void receive(int direction, const Stretch& message, cudaStream_t on);
+
+  // Throws Error where a communicator failed since; the caller then aborts.
+  void check_failures() const;
+  void abort() noexcept;
+
+ private:
+  void split(Transport& control, std::vector<MemoryItem>& memory);
+  void warm_up(const Split& split, ncclComm_t communicator, cudaStream_t stream, void* memory);
+  void all_reduce(ncclComm_t communicator, ncclRedOp_t op, std::span<const Stretch> stretches,
+                  cudaStream_t on);
+
+  const Job& job_;
+  const int rank_;
+  const int stage_;
+  std::vector<Split> splits_;
+  ncclComm_t world_ = nullptr;
+  std::vector<ncclComm_t> communicators_;  // by split; null where this rank takes no part
+};
+
+// The stretches as one, where they lie end to end without padding; else one without data.
+Stretch end_to_end(std::span<const Stretch> stretches);
+
+// Bytes that the device has left, by cudaMemGetInfo.
+Bytes free_bytes();
+
+}  // namespace stepcast::cuda
