@@ -331,7 +331,7 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "buffers.gather_buffer", "false",
             "The head's gathered input lies in a buffer that stays (Megatron-LM with sequence "
             "parallelism).", "Tokens x hidden x 2 bytes on the last stage."),
-      field(Form::kBytes, "buffers.kernel_workspace", "\"0 B\"",
+      field(Form::kBytes, "buffers.kernel_workspace", "\"0 MB\"",
             "A workspace that a kernel library keeps besides: Transformer Engine has \"32 MiB\" "
             "from Hopper on, \"4 MiB\" before.")};
 }
