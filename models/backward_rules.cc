@@ -192,6 +192,13 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       push(make(node, ".gradient", backward, {dy}, {dy}));
       return;
     }
+    case PointwiseKind::kCast: {
+      const ValueId d = contribution(node.in[0]);
+      const Pointwise back{PointwiseKind::kCast, op.rows, op.columns, op.output, op.dtype, false};
+      push(make(node, ".gradient", back, {dy}, {d}));
+      give(node, node.in[0], d);
+      return;
+    }
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:  // rounding is not differentiated
       return alias(node, node.in[0], dy);
@@ -208,12 +215,14 @@ void Backward::rule(const Node& node, const Gather& op) {
   push(make(node, ".gradient", backward, {node.in[0], dy, read_back(table)}, {table}));
 }
 
-// The gradient starts here: (probabilities - one-hot) over the number of tokens.
+// The gradient starts here: (probabilities - one-hot) over the number of tokens. Where the
+// probabilities overwrote the logits, their gradient overwrites them in turn.
 void Backward::rule(const Node& node, const Loss& op) {
   if (op.part != LossPart::kFinish) return;
   const ValueId logits = node.in[0], ids = node.in[3];
   const ValueId probabilities = want(node.out[1]);
-  const ValueId d = contribution(logits);
+  const bool in_place = probabilities == logits;
+  const ValueId d = in_place ? logits : contribution(logits);
   Loss backward = op;
   backward.part = LossPart::kBackward;
   push(make(node, ".gradient", backward, {probabilities, ids}, {d}));

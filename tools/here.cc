@@ -94,6 +94,17 @@ WhatIf executable_what_if(const std::string& config, const std::vector<std::stri
   return what_if;
 }
 
+WhatIf executable_what_if_on_gpus(const std::string& config, const std::vector<std::string>& given,
+                                  bool speak) {
+  const WhatIf asked = read_what_if(config, given);
+  if (!asked.plan.dropout) return asked;
+  if (config == "-") throw Error("execute -", "runs without dropout; say \"dropout\": false");
+  std::vector<std::string> sets = given;
+  sets.emplace_back("dropout=false");
+  if (speak) std::fputs("stepcast: execute runs without dropout, whatever the file says\n", stderr);
+  return read_what_if(config, sets);
+}
+
 Job executable_job(const WhatIf& what_if, const std::string& config) {
   Job job = lower(transformer(what_if.model, what_if.plan), what_if.plan);
   const std::string fault = verify(job);

@@ -25,20 +25,20 @@ namespace stepcast {
 namespace {
 
 // The first whose needle stands in the name.
-//                   needle      padded dropout  main  beside  fused  waits
+//                   needle      padded dropout  main  beside  fused  waits engine
 constexpr Habits kHabits[] = {
-    {"automodel",           false, false, false, true, true, false},
-    {"fsdp",                false, false, false, true, true, false},
-    {"composer",            false, false, false, true, true, false},
-    {"maxtext",             false, false, false, true, true, false},
-    {"paxml",               false, false, false, true, true, false},
-    {"megatron-bridge",     true, true, true, true, true, true},
-    {"nemo",                true, true, true, true, true, true},
-    {"megatron-core",       true, true, true, true, true, true},
-    {"megatron-deepspeed",  true, true, true, false, false, true},
-    {"megatron-lm 2020",    true, true, true, false, false, true},
-    {"megatron-lm 2021",    true, true, true, false, false, true},
-    {"megatron",            true, true, true, false, true, true},
+    {"automodel",           false, false, false, true, true, false, false},
+    {"fsdp",                false, false, false, true, true, false, false},
+    {"composer",            false, false, false, true, true, false, false},
+    {"maxtext",             false, false, false, true, true, false, false},
+    {"paxml",               false, false, false, true, true, false, false},
+    {"megatron-bridge",     true, true, true, true, true, true, true},
+    {"nemo",                true, true, true, true, true, true, true},
+    {"megatron-core",       true, true, true, true, true, true, true},
+    {"megatron-deepspeed",  true, true, true, false, false, true, false},
+    {"megatron-lm 2020",    true, true, true, false, false, true, false},
+    {"megatron-lm 2021",    true, true, true, false, false, true, false},
+    {"megatron",            true, true, true, false, true, true, true},
 };
 
 using Assumed = std::vector<std::string>;
@@ -418,7 +418,10 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
       {"sharding", sharding_question(row, habits, degrees.data, per_node, assumed)},
       {"recompute", recompute_question(row, assumed)},
       {"precision", std::move(precision)},
-      {"attention", attention_question(row, habits, assumed)}};
+      {"attention", attention_question(row, habits, assumed)},
+      {"loss", loss_question(row)},
+      {"allocator", allocator_question(row)},
+      {"buffers", buffers_question(row, habits, device)}};
   const std::string kernel = attention_kernel_question(row, device);
   if (!kernel.empty()) question.what_if["attention_kernel"] = kernel;
   return question;

@@ -148,6 +148,34 @@ TEST(RunQuestion, DerivesTheDegreeThatIsLeftOut) {
   EXPECT_EQ(read(ask(without("parallel", "global_batch"))).plan.global_batch, 32);
 }
 
+// 32 MiB from Hopper on, 4 MiB before.
+TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
+  const auto plan = [](const Json& row) { return read(ask(row)).plan; };
+  const auto flag = [&](const std::string& name, const std::string& value) {
+    Json row = with("software.extra.flags." + name, value);
+    row["software"]["framework"] = "Megatron-LM";
+    return plan(row);
+  };
+  Json row = whole_row();
+  row["software"]["framework"] = "Megatron-LM";
+  const Plan engine = plan(row);
+  EXPECT_TRUE(engine.weight_gradient_placeholders && engine.gather_buffer);
+  EXPECT_EQ(engine.kernel_workspace, Bytes(32 << 20));
+  EXPECT_EQ(engine.loss, LossMemory::kSeparate);
+  EXPECT_EQ(engine.blas_workspace, std::nullopt);
+  row["hardware"]["gpu"] = "A100-80GB-SXM";
+  EXPECT_EQ(plan(row).kernel_workspace, Bytes(4 << 20));
+  row["software"]["framework"] = "torchtitan";
+  EXPECT_FALSE(plan(row).gather_buffer || plan(row).weight_gradient_placeholders);
+  EXPECT_FALSE(flag("no-gradient-accumulation-fusion", "true").weight_gradient_placeholders);
+  EXPECT_EQ(flag("transformer-impl", "local").kernel_workspace, Bytes(0));
+  EXPECT_EQ(flag("deterministic-mode", "true").blas_workspace, Bytes(32 << 20));
+  EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, LossMemory::kCopied);
+  row = with("software.extra.flags.cross-entropy-loss-fusion", "true");
+  row["software"]["extra"]["flags"]["cross-entropy-fusion-impl"] = "te";
+  EXPECT_EQ(plan(row).loss, LossMemory::kInPlace);
+}
+
 TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   const auto recompute = [](const std::string& text) {
     return ask(with("recompute", "\"" + text + "\"")).what_if.at("recompute");
