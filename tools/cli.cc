@@ -243,7 +243,9 @@ void add_time(CLI::App& app, Arguments& arguments) {
   command->add_option("--k", time.k, "gemm: what is summed over");
   command->add_option("--batch", time.batch, "gemm: products at once; attention: sequences");
   command->add_option("--role", time.role, "gemm: forward, input-gradient or weight-gradient");
-  command->add_option("--dtype", time.dtype, "Of the operands: bf16, fp16, fp32, fp8; fp8-block with scales for blocks of 128");
+  command->add_option("--dtype", time.dtype,
+                      "Of the operands: bf16, fp16, fp32, fp8; fp8-block: scales for blocks of "
+                      "128");
   command->add_option("--output", time.output, "gemm: of the result");
   command->add_flag("--accumulate", time.accumulate, "gemm: added to what the result holds");
   command->add_option("--heads", time.heads, "attention: query heads");
