@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -82,9 +82,11 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
                      Bytes(static_cast<std::int64_t>(all - free))});
   run_.rank = rank_;
   open_streams();
-  groups_.emplace(job, rank_, control, memory_);
   plan_places();
   place_residents();
+  rehearse();
+  groups_.emplace(job, rank_, control, memory_);
+  write_initial_values();
 }
 
 DeviceRank::~DeviceRank() {
@@ -141,20 +143,11 @@ void DeviceRank::plan_places() {
 
 void DeviceRank::place_residents() {
   std::size_t i = 0, tokens = 0;
-  std::vector<std::byte> stored;
   for_residents([&](TensorId id, std::int32_t chunk) {
-    std::byte* memory = arena_->resident(i++, tensor(id));
-    slot(id, {0, chunk, 0}) = memory;
+    slot(id, {0, chunk, 0}) = arena_->resident(i++, tensor(id));
     if (index_.data_use(id) != DataUse::kNone) {
       tokens += static_cast<std::size_t>(tensor(id).bytes().count);
     }
-    const std::vector<float> initial =
-        initial_values(id, chunk, options_.initial_deviation, options_.seed);
-    if (initial.empty()) return;
-    stored.resize(static_cast<std::size_t>(tensor(id).bytes().count));
-    from_float(initial.data(), tensor(id).shape.elements(), stored.data(), tensor(id).dtype);
-    check(cudaMemcpy(memory, stored.data(), stored.size(), cudaMemcpyHostToDevice),
-          "copying initial weights");
   });
   run_.resident = arena_->live();
   // Tokens of all calls of a step, and one StepState in front.
@@ -163,6 +156,42 @@ void DeviceRank::place_residents() {
     if (job_.bodies[static_cast<std::size_t>(call.body)].phase != Phase::kOptimizer) ++calls;
   }
   staging_ = pinned_memory(kCudaAlignment + calls * tokens);
+}
+
+// The kernels of each body once, on zeros, before there is any communicator: what is loaded at its
+// first launch may wait for the whole device, and so for a collective that waits for another rank
+// (CUDA programming guide, lazy loading). It also picks the products' algorithms.
+void DeviceRank::rehearse() {
+  const Bytes before = free_bytes();
+  arena_->begin_step();
+  std::set<BodyId> known;
+  for (const Call& call : program().schedule) {
+    call_ = call;
+    const bool fresh = known.insert(call.body).second;
+    const Body& body = job_.bodies[static_cast<std::size_t>(call.body)];
+    for (const Instruction& instruction : body.code) {
+      const bool computes = std::holds_alternative<Compute>(instruction);
+      if (computes ? fresh : !takes_time(instruction)) work(body, instruction);
+    }
+  }
+  check(cudaStreamSynchronize(stream(Stream::kCompute)), "the first kernels");
+  check(cudaMemset(block_.get(), 0, arena_->size()), "cudaMemset");
+  memory_.push_back({"kernels, and cuBLASLt's", before - free_bytes()});
+}
+
+// Weights begin as all plans' do; all else at zero.
+void DeviceRank::write_initial_values() {
+  std::vector<std::byte> stored;
+  for_residents([&](TensorId id, std::int32_t chunk) {
+    const std::vector<float> initial =
+        initial_values(id, chunk, options_.initial_deviation, options_.seed);
+    if (initial.empty()) return;
+    stored.resize(static_cast<std::size_t>(tensor(id).bytes().count));
+    from_float(initial.data(), tensor(id).shape.elements(), stored.data(), tensor(id).dtype);
+    check(cudaMemcpy(slot(id, {0, chunk, 0}), stored.data(), stored.size(),
+                     cudaMemcpyHostToDevice),
+          "copying initial weights");
+  });
 }
 
 // All of the step's tokens and numbers into pinned memory. REQUIRES: no step is under way.
@@ -411,7 +440,7 @@ void DeviceRank::wait_for(const Event& event) {
   }
 }
 
-// The second step is the first to be captured: the first one loads kernels and picks algorithms.
+// The second step is captured; the first one was for what NCCL does at its first calls.
 void DeviceRank::capture() {
   const cudaStream_t compute = stream(Stream::kCompute);
   cudaGraph_t graph = nullptr;
@@ -429,7 +458,7 @@ void DeviceRank::step() {
   try {
     take_step();
   } catch (...) {
-    groups_->abort();
+    if (groups_) groups_->abort();
     throw;
   }
 }
@@ -494,7 +523,7 @@ CudaRun DeviceRank::finish() {
   for (const MemoryItem& item : memory_) named += item.bytes;
   std::size_t free = 0, all = 0;
   check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-  memory_.push_back({"all else: kernels as they were loaded, events, graphs",
+  memory_.push_back({"all else: events, graphs",
                      Bytes(static_cast<std::int64_t>(all - free)) - named});
   run_.peak = arena_->peak();
   run_.at_peak = arena_->at_peak();

@@ -49,6 +49,8 @@ class DeviceRank : private Binding {
   void open_streams();
   void plan_places();
   void place_residents();
+  void rehearse();
+  void write_initial_values();
   void load_step();
 
   void issue(bool timed);
