@@ -32,6 +32,12 @@ using DeviceMemory = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 DeviceMemory device_memory(std::size_t bytes, const char* what);  // zeroed
 DeviceMemory pinned_memory(std::size_t bytes);
 
+// What the host tells the device before a step, and what the device tells after it.
+struct StepState {
+  StepScalars scalars;
+  double loss = 0;
+};
+
 class DeviceRank : private Binding {
  public:
   // `stop`: another rank of this process failed; whoever waits gives up.
