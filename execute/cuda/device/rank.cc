@@ -34,7 +34,7 @@ std::vector<bool> used_streams(const Job& job, const Program& program) {
 DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                        Transport& control, int device, const CudaOptions& cuda,
                        std::atomic<bool>& stop)
-    : Binding(job, control.rank()),
+    : BoundJob(job, control.rank()),
       options_(options),
       corpus_(corpus),
       control_(control),

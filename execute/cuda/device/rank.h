@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "execute/arena.h"
-#include "execute/binding.h"
+#include "execute/bound_job.h"
 #include "execute/cuda/cuda_device.h"
 #include "execute/cuda/device/event.h"
 #include "execute/cuda/device/groups.h"
@@ -38,7 +38,7 @@ struct StepState {
   double loss = 0;
 };
 
-class DeviceRank : private Binding {
+class DeviceRank : private BoundJob {
  public:
   // `stop`: another rank of this process failed; whoever waits gives up.
   DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
