@@ -306,8 +306,8 @@ void DeviceRank::capture() {
   check(made, "cudaGraphInstantiate");
 }
 
-// A rank that fails ends its communicators, so that neither its own kernels nor the others' wait for
-// ever.
+// A rank that fails ends its communicators, so that neither its own kernels nor the others' wait
+// for ever.
 void DeviceRank::step() {
   try {
     take_step();

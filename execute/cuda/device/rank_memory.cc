@@ -1,5 +1,5 @@
-// The memory of a rank on a GPU: one block for the arena and for scratch, pinned memory for what the
-// host says before each step.
+// The memory of a rank on a GPU: one block for the arena and for scratch, pinned memory for what
+// the host says before each step.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
