@@ -2,7 +2,7 @@
 //
 // As the simulator attributes it (sim/engine/simulate.h), along the compute stream: kernels by
 // their phase; each Wait to the stream of its event, until what that stream held was done; what is
-// left of a gap to the host, which had not issued the kernel yet: other. What runs on after the last
+// left of a gap to the host, which had not issued the kernel yet: other. What outlasts the last
 // kernel counts to its own stream. A Receive is a wait for its sender: the shortest one of its
 // transfer in the step is taken for the message's own time (pipeline), the rest is bubble.
 #pragma once
