@@ -50,7 +50,7 @@ constexpr double kClipEpsilon = 1e-6;
 
 Rank::Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
            Transport& transport, Progress& progress)
-    : Binding(job, transport.rank()),
+    : BoundJob(job, transport.rank()),
       options_(options),
       corpus_(corpus),
       backend_(backend),

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "execute/arena.h"
-#include "execute/binding.h"
+#include "execute/bound_job.h"
 #include "execute/execute.h"
 
 namespace stepcast {
 
-class Rank : private Binding {
+class Rank : private BoundJob {
  public:
   Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, Backend& backend,
        Transport& transport, Progress& progress);

@@ -63,7 +63,7 @@ class Attribution {
     // What outlasts the last kernel.
     Last last;
     for (const Last& stream : streams_) last = stream.end > last.end ? stream : last;
-    if (last.end > clock_) wait_for(last, last.end);
+    wait_for(last);
     Duration known;
     for (const Duration part : out_) known += part;
     out_[static_cast<std::size_t>(Part::kOther)] += step - known;
@@ -87,20 +87,27 @@ class Attribution {
     }
   }
 
-  // The compute stream stood still from clock_ to `until`, as far as `last` was not done.
-  void wait_for(const Last& last, Instant until) {
-    const Instant end = std::min(last.end, until);
-    if (end > clock_) {
-      Duration waited = end - clock_;
-      if (last.receives && waited > last.own) {
-        out_[static_cast<std::size_t>(Part::kBubble)] += waited - last.own;
-        waited = last.own;
-      }
-      out_[static_cast<std::size_t>(part_of(last.stream))] += waited;
-      clock_ = end;
+  // The compute stream stood still until another one was as far.
+  void wait_for(const Last& last) {
+    if (last.end <= clock_) return;
+    Duration waited = last.end - clock_;
+    clock_ = last.end;
+    if (last.receives && waited > last.own) {
+      out_[static_cast<std::size_t>(Part::kBubble)] += waited - last.own;
+      waited = last.own;
     }
-    if (until > clock_) out_[static_cast<std::size_t>(Part::kOther)] += until - clock_;
-    clock_ = std::max(clock_, until);
+    out_[static_cast<std::size_t>(part_of(last.stream))] += waited;
+  }
+
+  // A kernel; what it had to wait for besides was the host, which issued it late.
+  void compute(Phase phase, const Span& span) {
+    if (span.begin > clock_) {
+      out_[static_cast<std::size_t>(Part::kOther)] += span.begin - clock_;
+      clock_ = span.begin;
+    }
+    if (span.end <= clock_) return;
+    out_[static_cast<std::size_t>(part_of(phase))] += span.end - clock_;
+    clock_ = span.end;
   }
 
   void take(const Instruction& instruction) {
@@ -108,10 +115,7 @@ class Attribution {
         instruction,
         [&](const Compute& c) {
           const Span& span = spans_[next_++];
-          wait_for(awaited_, span.begin);
-          out_[static_cast<std::size_t>(part_of(c.phase))] += span.end - clock_;
-          clock_ = std::max(clock_, span.end);
-          awaited_ = {};
+          compute(c.phase, span);
           busy(Stream::kCompute, span, {}, false);
         },
         [&](const Collective& c) { busy(c.stream, spans_[next_++], {}, false); },
@@ -122,8 +126,7 @@ class Attribution {
         },
         [&](const Wait& w) {
           if (w.stream != Stream::kCompute) return;
-          const Last& event = events_[static_cast<std::size_t>(w.event)];
-          if (event.end > awaited_.end) awaited_ = event;
+          wait_for(events_[static_cast<std::size_t>(w.event)]);
         },
         [](const auto&) {});
   }
@@ -137,7 +140,6 @@ class Attribution {
   std::map<TransferId, Duration> messages_;  // the shortest receive
   std::array<Last, kStreams> streams_;
   std::vector<Last> events_;
-  Last awaited_;   // by the next kernel
   Instant clock_;  // the compute stream's
   Breakdown out_ = {};
   std::size_t next_ = 0;

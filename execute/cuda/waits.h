@@ -1,9 +1,9 @@
 // Waits: where the time of a rank goes, from the spans of a step and the Job's own Waits.
 //
-// As the simulator attributes it (sim/engine/simulate.h), along the compute stream: kernels by their
-// phase; a gap before a kernel to the stream whose event it last waited for, if that stream was
-// busy until then; else to the host, which had not issued it yet: other. What runs on after the
-// last kernel counts to its own stream. A Receive is a wait for its sender: the shortest one of its
+// As the simulator attributes it (sim/engine/simulate.h), along the compute stream: kernels by
+// their phase; each Wait to the stream of its event, until what that stream held was done; what is
+// left of a gap to the host, which had not issued the kernel yet: other. What outlasts the last
+// kernel counts to its own stream. A Receive is a wait for its sender: the shortest one of its
 // transfer in the step is taken for the message's own time (pipeline), the rest is bubble.
 #pragma once
 

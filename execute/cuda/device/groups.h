@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "execute/binding.h"
+#include "execute/bound_job.h"
 #include "execute/cuda/communicators.h"
 #include "execute/cuda/cuda_device.h"
 #include "execute/cuda/device/library.h"

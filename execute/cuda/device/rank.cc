@@ -2,14 +2,10 @@
 #include "execute/cuda/device/rank.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <thread>
 
 #include <fmt/format.h>
 
-#include "execute/convert.h"
 #include "execute/cuda/waits.h"
 #include "sim/base/error.h"
 
@@ -17,14 +13,8 @@ namespace stepcast::cuda {
 
 namespace {
 
-// What the host tells the device before a step, and what the device tells after it.
-struct StepState {
-  StepScalars scalars;
-  double loss = 0;
-};
-
-constexpr auto kPatience =
-    std::chrono::minutes(10);  // with a step in which nothing comes to an end
+// Of a step in which nothing comes to an end.
+constexpr auto kPatience = std::chrono::minutes(10);
 
 std::vector<bool> used_streams(const Job& job, const Program& program) {
   std::vector<bool> used(kStreams, false);
@@ -41,31 +31,10 @@ std::vector<bool> used_streams(const Job& job, const Program& program) {
 
 }  // namespace
 
-DeviceMemory device_memory(std::size_t bytes, const char* what) {
-  void* memory = nullptr;
-  const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // it was heard
-    throw Error("cuda", fmt::format("{} needs {} bytes, the GPU has {} left; use a smaller "
-                                    "micro-batch, more recomputation or more ranks",
-                                    what, bytes, free_bytes().count));
-  }
-  DeviceMemory owned(static_cast<std::byte*>(memory), [](std::byte* m) { cudaFree(m); });
-  check(cudaMemset(memory, 0, bytes), "cudaMemset");
-  return owned;
-}
-
-DeviceMemory pinned_memory(std::size_t bytes) {
-  void* memory = nullptr;
-  check(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault),
-        "cudaHostAlloc");
-  return {static_cast<std::byte*>(memory), [](std::byte* m) { cudaFreeHost(m); }};
-}
-
 DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                        Transport& control, int device, const CudaOptions& cuda,
                        std::atomic<bool>& stop)
-    : Binding(job, control.rank()),
+    : BoundJob(job, control.rank()),
       options_(options),
       corpus_(corpus),
       control_(control),
@@ -82,9 +51,11 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
                      Bytes(static_cast<std::int64_t>(all - free))});
   run_.rank = rank_;
   open_streams();
-  groups_.emplace(job, rank_, control, memory_);
   plan_places();
   place_residents();
+  rehearse();
+  groups_.emplace(job, rank_, control, memory_);
+  write_initial_values();
 }
 
 DeviceRank::~DeviceRank() {
@@ -108,94 +79,6 @@ void DeviceRank::open_streams() {
     joins_.emplace_back(false);
   }
   for (int i = 0; i < job_.events; ++i) events_.emplace_back(false);
-}
-
-// The arena is the Job's; behind it in the same block lies what kernels and cuBLASLt scratch on.
-void DeviceRank::plan_places() {
-  int device = 0;
-  cudaDeviceProp properties;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  MemoryPlan places = plan_memory(job_, program(), kCudaAlignment);
-  fences_ = plan_fences(job_, program(), places);
-  for (std::size_t i = 0; i < fences_.size(); ++i) {
-    fence_events_.emplace_back(false);
-    fences_after_.emplace(fences_[i].after, i);
-  }
-  scratch_.bytes = workspace_bytes(properties.major * 10 + properties.minor);
-  for (const Op& op : job_.ops) {
-    scratch_.bytes = std::max(scratch_.bytes, scratch_bytes(op, properties.multiProcessorCount));
-  }
-  const std::size_t arena = places.size;
-  block_ = device_memory(arena + scratch_.bytes, "a rank");
-  scratch_.data = block_.get() + arena;
-  arena_.emplace(std::move(places), block_.get());
-  memory_.push_back({"arena", Bytes(static_cast<std::int64_t>(arena))});
-  memory_.push_back({"workspaces", Bytes(static_cast<std::int64_t>(scratch_.bytes))});
-  const Bytes before = free_bytes();
-  matmul_.emplace(scratch_.data, scratch_.bytes);
-  memory_.push_back({"cuBLASLt", before - free_bytes()});
-  state_ = device_memory(sizeof(StepState), "a step's state");
-  run_.arena = Bytes(static_cast<std::int64_t>(arena));
-}
-
-void DeviceRank::place_residents() {
-  std::size_t i = 0, tokens = 0;
-  std::vector<std::byte> stored;
-  for_residents([&](TensorId id, std::int32_t chunk) {
-    std::byte* memory = arena_->resident(i++, tensor(id));
-    slot(id, {0, chunk, 0}) = memory;
-    if (index_.data_use(id) != DataUse::kNone) {
-      tokens += static_cast<std::size_t>(tensor(id).bytes().count);
-    }
-    const std::vector<float> initial =
-        initial_values(id, chunk, options_.initial_deviation, options_.seed);
-    if (initial.empty()) return;
-    stored.resize(static_cast<std::size_t>(tensor(id).bytes().count));
-    from_float(initial.data(), tensor(id).shape.elements(), stored.data(), tensor(id).dtype);
-    check(cudaMemcpy(memory, stored.data(), stored.size(), cudaMemcpyHostToDevice),
-          "copying initial weights");
-  });
-  run_.resident = arena_->live();
-  // Tokens of all calls of a step, and one StepState in front.
-  std::size_t calls = 0;
-  for (const Call& call : program().schedule) {
-    if (job_.bodies[static_cast<std::size_t>(call.body)].phase != Phase::kOptimizer) ++calls;
-  }
-  staging_ = pinned_memory(kCudaAlignment + calls * tokens);
-}
-
-// All of the step's tokens and numbers into pinned memory. REQUIRES: no step is under way.
-void DeviceRank::load_step() {
-  auto* state = new (staging_.get()) StepState;
-  const auto n = static_cast<double>(step_ + 1);
-  const AdamW& adam = options_.optimizer;
-  state->scalars.correction1 = static_cast<float>(1 / (1 - std::pow(adam.beta1, n)));
-  state->scalars.correction2 = static_cast<float>(1 / (1 - std::pow(adam.beta2, n)));
-  std::byte* out = staging_.get() + kCudaAlignment;
-  for (const Call& call : program().schedule) {
-    if (job_.bodies[static_cast<std::size_t>(call.body)].phase == Phase::kOptimizer) continue;
-    for_residents([&](TensorId id, std::int32_t chunk) {
-      if (chunk != call.chunk) return;
-      const auto ids = tokens(id, call, step_, corpus_);
-      std::memcpy(out, ids.data(), ids.size_bytes());
-      out += ids.size_bytes();
-    });
-  }
-}
-
-// This call's tokens to the device, behind the kernels that read the last call's.
-void DeviceRank::copy_tokens() {
-  for_residents([&](TensorId id, std::int32_t chunk) {
-    if (chunk != call_.chunk || index_.data_use(id) == DataUse::kNone) return;
-    const auto bytes =
-        static_cast<std::size_t>(job_.batch.sequence_length * job_.batch.micro_batch) *
-        sizeof(std::int64_t);
-    check(cudaMemcpyAsync(slot(id, call_), staging_.get() + token_at_, bytes,
-                          cudaMemcpyHostToDevice, stream(Stream::kCompute)),
-          "copying tokens");
-    token_at_ += bytes;
-  });
 }
 
 Launch DeviceRank::launch() const {
@@ -411,7 +294,7 @@ void DeviceRank::wait_for(const Event& event) {
   }
 }
 
-// The second step is the first to be captured: the first one loads kernels and picks algorithms.
+// The second step is captured; the first one was for what NCCL does at its first calls.
 void DeviceRank::capture() {
   const cudaStream_t compute = stream(Stream::kCompute);
   cudaGraph_t graph = nullptr;
@@ -423,13 +306,13 @@ void DeviceRank::capture() {
   check(made, "cudaGraphInstantiate");
 }
 
-// A rank that fails ends its communicators, so that neither its own kernels nor the others' wait for
-// ever.
+// A rank that fails ends its communicators, so that neither its own kernels nor the others' wait
+// for ever.
 void DeviceRank::step() {
   try {
     take_step();
   } catch (...) {
-    groups_->abort();
+    if (groups_) groups_->abort();
     throw;
   }
 }
@@ -494,8 +377,8 @@ CudaRun DeviceRank::finish() {
   for (const MemoryItem& item : memory_) named += item.bytes;
   std::size_t free = 0, all = 0;
   check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-  memory_.push_back({"all else: kernels as they were loaded, events, graphs",
-                     Bytes(static_cast<std::int64_t>(all - free)) - named});
+  memory_.push_back(
+      {"all else: events, graphs", Bytes(static_cast<std::int64_t>(all - free)) - named});
   run_.peak = arena_->peak();
   run_.at_peak = arena_->at_peak();
   return {std::move(run_), std::move(memory_), std::move(recorded_)};

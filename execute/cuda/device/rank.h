@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "execute/arena.h"
-#include "execute/binding.h"
+#include "execute/bound_job.h"
 #include "execute/cuda/cuda_device.h"
 #include "execute/cuda/device/event.h"
 #include "execute/cuda/device/groups.h"
@@ -32,7 +32,13 @@ using DeviceMemory = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 DeviceMemory device_memory(std::size_t bytes, const char* what);  // zeroed
 DeviceMemory pinned_memory(std::size_t bytes);
 
-class DeviceRank : private Binding {
+// What the host tells the device before a step, and what the device tells after it.
+struct StepState {
+  StepScalars scalars;
+  double loss = 0;
+};
+
+class DeviceRank : private BoundJob {
  public:
   // `stop`: another rank of this process failed; whoever waits gives up.
   DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
@@ -49,6 +55,8 @@ class DeviceRank : private Binding {
   void open_streams();
   void plan_places();
   void place_residents();
+  void rehearse();
+  void write_initial_values();
   void load_step();
 
   void issue(bool timed);

@@ -292,8 +292,8 @@ TEST(Waits, SumToTheStepAndNameWhatWasWaitedFor) {
   }
 }
 
-// The simulator attributes its own step; from its spans alone the same must follow. On one stage, so
-// that nothing is received, with transfers that slow nobody down.
+// The simulator attributes its own step; from its spans alone the same must follow. On one stage,
+// so that nothing is received, with transfers that slow nobody down.
 TEST(Waits, AreAttributedAsTheSimulatorDoes) {
   for (const int zero : {0, 1, 2, 3}) {
     Plan plan = mixed(2, 1, 2, zero);

@@ -1,5 +1,5 @@
 // Look-ups in tables that follow from the Job; linear in the tensors that an instruction names.
-#include "execute/binding.h"
+#include "execute/bound_job.h"
 
 #include <algorithm>
 
@@ -35,7 +35,7 @@ Axis charged(AxisSet axes) {
   return Axis::kTensor;
 }
 
-Binding::Binding(const Job& job, int rank)
+BoundJob::BoundJob(const Job& job, int rank)
     : job_(job),
       rank_(rank),
       index_(job),
@@ -50,7 +50,7 @@ Binding::Binding(const Job& job, int rank)
   sequence_.resize(static_cast<std::size_t>(job.batch.sequence_length) + 1);
 }
 
-std::byte*& Binding::slot(TensorId id, const Call& call) {
+std::byte*& BoundJob::slot(TensorId id, const Call& call) {
   const auto chunks = static_cast<std::size_t>(index_.chunks());
   const auto chunk = static_cast<std::size_t>(call.chunk);
   std::size_t row = 0;
@@ -64,12 +64,12 @@ std::byte*& Binding::slot(TensorId id, const Call& call) {
   return slots_[row * job_.tensors.size() + static_cast<std::size_t>(id)];
 }
 
-std::span<const TensorId> Binding::ids(const Body& body, Operands operands, bool writes) const {
+std::span<const TensorId> BoundJob::ids(const Body& body, Operands operands, bool writes) const {
   const TensorId* first = body.operands.data() + operands.first + (writes ? operands.reads : 0);
   return {first, static_cast<std::size_t>(writes ? operands.writes : operands.reads)};
 }
 
-std::vector<float> Binding::initial_values(TensorId id, std::int32_t chunk, double deviation,
+std::vector<float> BoundJob::initial_values(TensorId id, std::int32_t chunk, double deviation,
                                            std::uint64_t seed) const {
   const bool master = tensor(id).category == Category::kMasterWeights;
   if (!master && tensor(id).category != Category::kWeights) return {};
@@ -108,7 +108,7 @@ std::vector<float> Binding::initial_values(TensorId id, std::int32_t chunk, doub
 }
 
 // What a data loader would have copied to the device.
-std::span<const std::int64_t> Binding::tokens(TensorId id, const Call& call, std::int64_t step,
+std::span<const std::int64_t> BoundJob::tokens(TensorId id, const Call& call, std::int64_t step,
                                               const Corpus& corpus) {
   const DataUse use = index_.data_use(id);
   if (use == DataUse::kNone) return {};
@@ -130,16 +130,16 @@ std::span<const std::int64_t> Binding::tokens(TensorId id, const Call& call, std
   return tokens_;
 }
 
-void Binding::collect(std::span<const TensorId> tensors, std::vector<Stretch>& out) {
+void BoundJob::collect(std::span<const TensorId> tensors, std::vector<Stretch>& out) {
   for (const TensorId id : tensors) out.push_back(stretch(id));
 }
 
-bool Binding::is_flat(std::span<const TensorId> tensors) const {
+bool BoundJob::is_flat(std::span<const TensorId> tensors) const {
   return !tensors.empty() && index_.flat_of(tensors[0]) >= 0;
 }
 
 // The share of data rank `member` of every flat that the tensors make up, padded.
-void Binding::collect_share(std::span<const TensorId> tensors, std::int64_t member,
+void BoundJob::collect_share(std::span<const TensorId> tensors, std::int64_t member,
                             std::vector<Stretch>& out) {
   for (std::size_t i = 0; i < tensors.size();) {
     const int number = index_.flat_of(tensors[i]);
@@ -160,14 +160,14 @@ void Binding::collect_share(std::span<const TensorId> tensors, std::int64_t memb
   }
 }
 
-void Binding::collect_flat(std::span<const TensorId> tensors, std::size_t members,
+void BoundJob::collect_flat(std::span<const TensorId> tensors, std::size_t members,
                            std::vector<Stretch>& out) {
   for (std::size_t member = 0; member < members; ++member) {
     collect_share(tensors, static_cast<std::int64_t>(member), out);
   }
 }
 
-void Binding::carried(const Transfer& transfer, std::span<const TensorId> reads,
+void BoundJob::carried(const Transfer& transfer, std::span<const TensorId> reads,
                       std::span<const TensorId> writes, std::size_t members, Carried& out) {
   out.in.clear();
   out.out.clear();
@@ -195,13 +195,13 @@ void Binding::carried(const Transfer& transfer, std::span<const TensorId> reads,
       "a member's piece is its share of the whole");
 }
 
-bool Binding::counts(TensorId gradient) const {
+bool BoundJob::counts(TensorId gradient) const {
   const bool copy = tensor(gradient).cut == Cut::kWhole && place_.tensor_rank > 0;
   const bool twice = index_.at_both_ends(gradient) && stage_ > 0;
   return !copy && !twice;
 }
 
-std::vector<Stretch> Binding::counted(const Update& op, std::span<const TensorId> reads) {
+std::vector<Stretch> BoundJob::counted(const Update& op, std::span<const TensorId> reads) {
   const auto gradients = reads.first(reads.size() - 1);
   std::int64_t whole = 0;
   for (const TensorId id : gradients) whole += tensor(id).shape.elements();
@@ -229,19 +229,19 @@ std::vector<Stretch> Binding::counted(const Update& op, std::span<const TensorId
 
 // Behind the gradients stand the norm, and what is written: all of it where the weights are their
 // own master, else the master and the moments.
-std::size_t Binding::gradients_of(const Update& op, std::size_t reads, std::size_t writes,
+std::size_t BoundJob::gradients_of(const Update& op, std::size_t reads, std::size_t writes,
                                   bool norm) const {
   return reads - (norm ? 1 : 0) - (op.master ? 3 : writes);
 }
 
-TensorId Binding::norm_of(const Update& op, std::span<const TensorId> reads,
+TensorId BoundJob::norm_of(const Update& op, std::span<const TensorId> reads,
                           std::span<const TensorId> writes) const {
   const std::size_t before = gradients_of(op, reads.size(), writes.size(), false);
   const TensorId last = reads[before - 1];
   return tensor(last).scope == Scope::kRank ? last : -1;
 }
 
-std::vector<StateStretch> Binding::owned(const Update& op, std::span<const TensorId> reads,
+std::vector<StateStretch> BoundJob::owned(const Update& op, std::span<const TensorId> reads,
                                          std::span<const TensorId> writes) {
   const std::size_t states = op.master ? 3 : 2;
   const auto weights = writes.first(writes.size() - states);
@@ -283,7 +283,7 @@ std::vector<StateStretch> Binding::owned(const Update& op, std::span<const Tenso
   return out;
 }
 
-std::vector<Stretch> Binding::share_for_copy(const Pointwise& op, std::span<const TensorId> reads,
+std::vector<Stretch> BoundJob::share_for_copy(const Pointwise& op, std::span<const TensorId> reads,
                                              std::span<const TensorId> writes) {
   std::vector<Stretch> out;
   if (op.kind != PointwiseKind::kCast || !is_flat(reads)) return out;

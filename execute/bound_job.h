@@ -1,4 +1,4 @@
-// Binding: a Job's tensors and instructions, bound to one rank and its memory.
+// BoundJob: a Job's tensors and instructions, bound to one rank and its memory.
 //
 // What an instruction means in memory does not depend on where that memory is: which instance of a
 // tensor a call is about, which stretches a collective carries, which part of the training state
@@ -47,14 +47,14 @@ struct Carried {
   std::vector<Stretch> in, out;
 };
 
-class Binding {
+class BoundJob {
  public:
-  Binding(const Job& job, int rank);
+  BoundJob(const Job& job, int rank);
 
  protected:
-  ~Binding() = default;
-  Binding(const Binding&) = delete;
-  Binding& operator=(const Binding&) = delete;
+  ~BoundJob() = default;
+  BoundJob(const BoundJob&) = delete;
+  BoundJob& operator=(const BoundJob&) = delete;
 
   const Tensor& tensor(TensorId id) const { return job_.tensors[static_cast<std::size_t>(id)]; }
   const Program& program() const { return job_.programs[static_cast<std::size_t>(stage_)]; }
