@@ -194,8 +194,8 @@ class EmulatedBlock final : public HostLanes {
     if (&to != &from) swapcontext(&from.context, &to.context);
   }
 
-  // Stacks of fibers that did not end are left as they are: kernels own nothing.
-  void fail(const std::string& what) {
+  // Stacks of fibers that did not end are left as they are: kernels own nothing, nor does this.
+  void fail(const char* what) {
     trouble_ = what;
     leave();
   }
