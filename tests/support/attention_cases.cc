@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "support/kernel_cases.h"
+#include "tests/support/kernel_cases.h"
 
 namespace stepcast::cuda {
 

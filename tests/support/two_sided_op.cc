@@ -1,5 +1,5 @@
 // Scratch of an emulated Op begins as NaNs: what a kernel reads of it, another must have written.
-#include "support/two_sided_op.h"
+#include "tests/support/two_sided_op.h"
 
 #include <fmt/format.h>
 

@@ -12,7 +12,7 @@
 
 #include "execute/cpu/kernels.h"
 #include "execute/cuda/op_kernels.h"
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 namespace stepcast::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/kernel_cases.h"
+#include "tests/support/kernel_cases.h"
 
 namespace stepcast::cuda {
 namespace {
