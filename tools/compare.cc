@@ -134,7 +134,9 @@ std::vector<std::string> notes_on_configs(const Document& predicted, const Docum
 void note_composition(const Document& measured, Comparison& comparison) {
   const Object root(measured);
   if (!root.has("composition") || !root.at("composition").is_object()) return;
-  const double error = required(root.object("composition"), "relative_error", -1, 1);
+  const Object composition = root.object("composition");
+  composition.at("relative_error");  // throws where there is none
+  const double error = composition.number("relative_error", 0, -1, 1);
   comparison.notes.push_back(fmt::format(
       "the measured steps, composed again of their own instructions' times, are off by {:+.2f} %",
       100 * error));
