@@ -114,6 +114,12 @@ void add_execute(CLI::App& app, Arguments& arguments) {
   command->add_option("--rate", execute.rate, "The learning rate of AdamW")->type_name("X");
   command->add_option("--seed", execute.seed, "Of the initial weights and the made-up language")
       ->type_name("N");
+  command
+      ->add_option("--device", execute.device,
+                   "auto: NVIDIA GPUs if the cluster is of those and here is one for every rank")
+      ->type_name("auto|cpu|cuda");
+  command->add_flag("--cuda-graphs", execute.cuda_graphs,
+                    "Capture a step once and launch it whole: no gaps between kernels");
   command->footer(R"(Examples:
   stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");
@@ -178,12 +184,16 @@ Example:
 
 void add_compare(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
-      app.add_subcommand("compare", "Two reports of one plan: is the one what the other said?");
+      app.add_subcommand("compare", "A forecast against a run: is the one what the other said?");
   CompareArguments& compare = arguments.compare;
   command->add_option("PREDICTED", compare.predicted, "A report of simulate or execute; - is stdin")
       ->required()
       ->type_name("");
-  command->add_option("MEASURED", compare.measured, "The same, held against it; - is stdin")
+  command
+      ->add_option("MEASURED", compare.measured,
+                   "A report too; or logs of Megatron-LM, NeMo, DeepSpeed or torchtitan, "
+                   "Megatron's golden values, traces of PyTorch's profiler (.json, .json.gz; a "
+                   "folder of ranks)")
       ->required()
       ->type_name("");
   command
@@ -200,7 +210,9 @@ void add_compare(CLI::App& app, Arguments& arguments) {
 Example:
   stepcast simulate plan.json --json forecast.json
   stepcast execute plan.json --json run.json
-  stepcast compare forecast.json run.json --tolerance 10% --junit compare.xml)");
+  stepcast compare forecast.json run.json --tolerance 10% --junit compare.xml
+  stepcast compare forecast.json train.log
+  stepcast compare forecast.json traces/)");
 }
 
 void add_show(CLI::App& app, Arguments& arguments) {
@@ -259,10 +271,15 @@ void add_validate(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("validate", "Published measurements against the forecast of each");
   ValidateArguments& validate = arguments.validate;
-  command->add_option("FILE", validate.files, "JSON lines, one measurement each; - is stdin")
-      ->required()
+  command
+      ->add_option("FILE", validate.files,
+                   "JSON lines, one measurement each; - is stdin; without: the shipped runs")
       ->type_name("");
   command->add_option("--json", validate.json, "Write every row and the summary; - is stdout")
+      ->type_name("FILE");
+  command->add_option("--markdown", validate.markdown, "Write the page of the shipped runs there")
+      ->type_name("FILE");
+  command->add_option("--errors", validate.errors, "Write their errors by class of plan there")
       ->type_name("FILE");
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
@@ -275,7 +292,8 @@ void add_validate(CLI::App& app, Arguments& arguments) {
         "pp": 1, "zero_stage": 3, "micro_batch": 1, "global_batch": 128},
         "measured": {"step_time_s": 15}}
   What is left out is filled in and named; what cannot be mapped says why.
-Example:
+Examples:
+  stepcast validate
   stepcast validate kernels.jsonl --json validation.json)");
 }
 
@@ -283,13 +301,17 @@ void add_import(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
       app.add_subcommand("import", "What other tools measured, as files of this one");
   ImportArguments& import = arguments.import;
-  command->add_option("KIND", import.kind, "nccl-tests, kernels, nccl-topology or nvidia-smi-topo")
+  command
+      ->add_option("KIND", import.kind,
+                   "nccl-tests, kernels, published, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
   command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
       ->required()
       ->type_name("");
-  command->add_option("--out", import.out, "Write the profile or cluster there; - is stdout")
+  command
+      ->add_option("--out", import.out,
+                   "Write the profile or cluster there; - is stdout; published: a folder")
       ->required()
       ->type_name("FILE");
   command->add_option("--device", import.device, "Of what was measured, if the files do not tell");

@@ -43,8 +43,12 @@ std::vector<Field> report_fields() {
                        "forecast again."),
       object("step", "The step in time."),
       number("step.seconds", "From the first kernel to the end of the slowest rank."),
-      number("step.seconds_low", "The low end of the range, by how well kernel times are known."),
+      number("step.seconds_low",
+             "The low end of the range: 8 of 10 published runs of the nearest class (device and "
+             "kind of plan) lie in it."),
       number("step.seconds_high", "The high end of the range."),
+      field(Form::kText, "step.range_from",
+            "The published runs that the range is taken from; of a measured step, its repeats."),
       number("step.tokens_per_second_per_device", "Tokens of the step / seconds / devices."),
       number("step.mfu", "Model FLOPs utilisation: the model's FLOPs, causal attention counted "
                          "half, over the devices' peak.", "Recomputation does not count."),

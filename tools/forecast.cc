@@ -1,8 +1,9 @@
 // The readers of a Job, one after the other. What they say is put together here: utilisation from
-// counted FLOPs, and a range from how well each kernel's time is known. Cost: that of the readers,
-// plus one pass over the bodies and the calls.
+// counted FLOPs, and a range from how far published runs were from their forecasts. Cost: that of
+// the readers, plus one pass over the bodies and the calls.
 #include "tools/forecast.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "models/lower.h"
@@ -13,45 +14,19 @@
 namespace stepcast {
 namespace {
 
-// How far a time may be off, relative to it. These are assumptions, to be replaced by the spread
-// that validation against published and measured runs finds. Data sheets err on the fast side.
-struct Uncertainty {
-  double below = 0;
-  double above = 0;
-};
-constexpr Uncertainty kMeasuredUncertainty{0.03, 0.03};
-constexpr Uncertainty kInterpolatedUncertainty{0.05, 0.05};
-constexpr Uncertainty kFittedUncertainty{0.10, 0.10};
-constexpr Uncertainty kDatasheetUncertainty{0.15, 0.30};
-
-Uncertainty uncertainty(Basis basis) {
-  switch (basis) {
-    case Basis::kMeasured: return kMeasuredUncertainty;
-    case Basis::kInterpolated: return kInterpolatedUncertainty;
-    case Basis::kFitted: return kFittedUncertainty;
-    case Basis::kDatasheet: return kDatasheetUncertainty;
-  }
-  STEPCAST_CHECK(false, "a basis out of range");
-}
-
-// Each basis counts by its share of the slowest rank's kernel time.
-void set_range(Report& report) {
-  const Timeline& timeline = report.timeline;
-  const RankTime& rank = timeline.ranks.at(static_cast<std::size_t>(timeline.slowest));
-  double total = 0;
-  Uncertainty sum;
-  for (std::size_t i = 0; i < kBases; ++i) {
-    const double time = to_seconds(rank.basis[i]).value;
-    const Uncertainty one = uncertainty(static_cast<Basis>(i));
-    total += time;
-    sum.below += time * one.below;
-    sum.above += time * one.above;
-  }
-  const Uncertainty mean = total > 0 ? Uncertainty{sum.below / total, sum.above / total}
-                                     : kDatasheetUncertainty;
-  const Seconds step = to_seconds(timeline.step);
-  report.low = step * (1 - mean.below);
-  report.high = step * (1 + mean.above);
+// What a step would have been measured as, by the errors of the published runs of its class. A
+// class whose forecasts all err on one side leaves the step at an end of its range.
+void set_range(const WhatIf& what_if, const std::vector<ErrorClass>& errors, Report& report) {
+  const Seconds step = to_seconds(report.timeline.step);
+  const std::string& device = what_if.cluster.device.name;
+  const std::string kind = plan_kind(what_if.model, what_if.plan, what_if.cluster.device);
+  report.low = report.high = step;
+  report.range_from = "no published runs";
+  const ErrorClass* found = nearest_class(errors, device, kind);
+  if (found == nullptr) return;
+  report.low = std::min(step, step / (1 + found->high));
+  report.high = std::max(step, step / (1 + found->low));
+  report.range_from = class_words(*found, device, kind);
 }
 
 void set_utilisation(const WhatIf& what_if, const Job& job, Report& report) {
@@ -69,6 +44,10 @@ void set_utilisation(const WhatIf& what_if, const Job& job, Report& report) {
 }
 
 }  // namespace
+
+MemoryOptions memory_options(const Plan& plan) {
+  return {plan.expandable_segments, plan.blas_workspace};
+}
 
 Flops performed_flops(const Job& job) {
   std::vector<Flops> of_body(job.bodies.size());
@@ -106,12 +85,12 @@ Forecast forecast(const WhatIf& what_if, const ForecastOptions& options) {
   Report& report = result.report;
   report.config = what_if.resolved;
   report.timeline = simulate(job, prices, simulate_options);
-  report.footprint = account(job, what_if.cluster, {what_if.plan.expandable_segments});
+  report.footprint = account(job, what_if.cluster, memory_options(what_if.plan));
   report.traffic = count_traffic(job);
   report.capacity = what_if.cluster.device.memory;
   report.parameters = parameters(what_if.model);
   if (what_if.tokens > 0) report.training_tokens = static_cast<std::int64_t>(what_if.tokens);
-  set_range(report);
+  set_range(what_if, options.errors, report);
   set_utilisation(what_if, job, report);
   return result;
 }

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "sim/engine/simulate.h"
 #include "sim/program/program.h"
 #include "sim/result/report.h"
+#include "tools/fidelity.h"
 #include "tools/whatif.h"
 
 namespace stepcast {
@@ -19,6 +21,8 @@ namespace stepcast {
 struct ForecastOptions {
   Ranks ranks = Ranks::kFolded;   // a cluster with slow devices is always simulated whole
   bool trace = false;
+  // Of published runs, for the step's range; without, the range is the step.
+  std::vector<ErrorClass> errors;
 };
 
 struct Forecast {
@@ -28,6 +32,9 @@ struct Forecast {
 
 // Throws Error for an illegal plan; a Job that does not verify aborts (a bug of this program).
 Forecast forecast(const WhatIf& what_if, const ForecastOptions& options = {});
+
+// What a plan says of the allocator.
+MemoryOptions memory_options(const Plan& plan);
 
 // FLOPs of the matrix products and attention that all ranks of the Job perform in a step.
 Flops performed_flops(const Job& job);

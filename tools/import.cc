@@ -15,6 +15,7 @@
 #include "tools/fit_kernels.h"
 #include "tools/import_nccl_tests.h"
 #include "tools/import_topology.h"
+#include "tools/published.h"
 #include "tools/time.h"
 #include "tools/validate.h"
 #include "tools/whatif.h"
@@ -138,14 +139,35 @@ int import_nccl_tests(const ImportArguments& a) {
   return 0;
 }
 
-std::vector<Json> rows_of(const std::vector<std::string>& files) {
-  std::vector<Json> rows;
+std::vector<PlacedRow> placed_rows(const std::vector<std::string>& files) {
+  std::vector<PlacedRow> rows;
   for (const std::string& file : files) {
-    for (PlacedRow& placed : read_rows(read_file(file), file == "-" ? "stdin" : file)) {
-      rows.push_back(std::move(placed.row));
-    }
+    std::vector<PlacedRow> some = read_rows(read_file(file), file == "-" ? "stdin" : file);
+    std::move(some.begin(), some.end(), std::back_inserter(rows));
   }
   return rows;
+}
+
+std::vector<Json> rows_of(const std::vector<std::string>& files) {
+  std::vector<Json> rows;
+  for (PlacedRow& placed : placed_rows(files)) rows.push_back(std::move(placed.row));
+  return rows;
+}
+
+// Runs in the form that `stepcast validate` reads, as the files of configs/published.
+int import_published(const ImportArguments& a) {
+  if (!std::filesystem::is_directory(a.out)) {
+    throw Error("--out " + a.out, "must be a folder: every group of runs becomes a file in it");
+  }
+  const Published published = publish(placed_rows(a.files));
+  for (const PublishedGroup& one : published.groups) {
+    write_file((std::filesystem::path(a.out) / (one.group + ".json")).string(), one.text);
+    fmt::print(stderr, "{}: {} runs, {} left out\n", one.group, one.rows, one.left_out);
+  }
+  if (!published.not_taken.empty()) {
+    fmt::print(stderr, "not taken: {}\n", fmt::join(published.not_taken, ", "));
+  }
+  return 0;
 }
 
 // Published kernels in the form that `stepcast validate` reads: the device's, fitted to them.
@@ -218,7 +240,7 @@ const KnownProduct* known_pci_device(std::string_view vendor_and_device) {
 }
 
 int import_command(const ImportArguments& arguments) {
-  const std::vector<std::string> kinds = {"nccl-tests", "kernels", "nccl-topology",
+  const std::vector<std::string> kinds = {"nccl-tests", "kernels", "published", "nccl-topology",
                                           "nvidia-smi-topo"};
   if (std::find(kinds.begin(), kinds.end(), arguments.kind) == kinds.end()) {
     throw Error("import", fmt::format("\"{}\" is nothing to import{}; there are {}", arguments.kind,
@@ -231,6 +253,7 @@ int import_command(const ImportArguments& arguments) {
   if (of_tests) {
     throw Error("import", "--collective, --ranks, --nodes and --in-place are of nccl-tests only");
   }
+  if (arguments.kind == "published") return import_published(arguments);
   return arguments.kind == "kernels" ? import_kernels(arguments) : import_topology(arguments);
 }
 

@@ -2,6 +2,7 @@
 //
 //   nccl-tests LOG...       -> a profile (sim/hardware/profile.h)
 //   kernels FILE.jsonl...   -> a profile of the device's kernels, fitted to the rows
+//   published FILE.jsonl... -> files of published runs (tools/published.h), one a group
 //   nccl-topology FILE      -> a cluster file; what NCCL_TOPO_DUMP_FILE wrote
 //   nvidia-smi-topo FILE    -> a cluster file; what `nvidia-smi topo -m` printed
 //
@@ -19,7 +20,7 @@ namespace stepcast {
 struct ImportArguments {
   std::string kind;
   std::vector<std::string> files;      // - is stdin
-  std::string out;                     // FILE or -
+  std::string out;                     // FILE or -; published: a folder
   std::string device;                  // a name or a path; without: as the files tell it
   std::string name;                    // of what is written; without: that of --out
   // nccl-tests: for tables that do not say it themselves.

@@ -42,6 +42,7 @@ int simulate_command(const SimulateArguments& arguments) {
   ForecastOptions options;
   options.ranks = arguments.all_ranks ? Ranks::kAll : Ranks::kFolded;
   options.trace = !arguments.trace.empty();
+  options.errors = shipped_error_classes();
   const Forecast result = forecast(what_if, options);
   const Json report = write_report(result.report, result.job);
 

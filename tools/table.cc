@@ -133,6 +133,7 @@ std::string step_section(const Json& report) {
       {"step time", time_text(number(step, "seconds")),
        fmt::format("range {} to {}", time_text(number(step, "seconds_low")),
                    time_text(number(step, "seconds_high")))},
+      {"", "", "from " + step.at("range_from").get<std::string>()},
       {"tokens/s/device", fmt::format("{:.1f}", number(step, "tokens_per_second_per_device")), ""},
       {"MFU", percent(number(step, "mfu")), "model FLOPs, causal attention counted half"},
       {"HFU", percent(number(step, "hfu")), "all matrix products that run, recomputed ones too"},

@@ -3,13 +3,19 @@
 #include "tools/validate.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
 #include "tools/devices.h"
+#include "tools/fidelity.h"
 #include "tools/files.h"
+#include "tools/published.h"
+#include "tools/validate_causes.h"
+#include "tools/validate_page.h"
 #include "tools/validate_report.h"
 
 namespace stepcast {
@@ -62,14 +68,21 @@ std::vector<PlacedRow> read_rows(std::string_view text, const std::string& file)
   return rows;
 }
 
+std::vector<ValidationRow> validate_rows(const std::vector<PlacedRow>& rows,
+                                         const Shipped& shipped) {
+  const std::vector<MissCause> causes = shipped_causes();
+  std::vector<ValidationRow> results;
+  RunForecasts known;
+  for (const PlacedRow& placed : rows) {
+    results.push_back(validate_row(placed.row, placed.place, shipped, known));
+    results.back().cause = cause_of(placed.row, results.back(), causes);
+  }
+  return results;
+}
+
 std::vector<ValidationRow> validate_lines(std::string_view text, const std::string& file,
                                           const Shipped& shipped) {
-  std::vector<ValidationRow> rows;
-  RunForecasts known;
-  for (const PlacedRow& placed : read_rows(text, file)) {
-    rows.push_back(validate_row(placed.row, placed.place, shipped, known));
-  }
-  return rows;
+  return validate_rows(read_rows(text, file), shipped);
 }
 
 std::optional<double> relative_error(const ValidationRow& row) {
@@ -83,20 +96,31 @@ std::optional<double> memory_relative_error(const ValidationRow& row) {
 }
 
 int validate_command(const ValidateArguments& arguments) {
-  const Shipped shipped = read_shipped();
-  std::vector<ValidationRow> rows;
-  for (const std::string& file : arguments.files) {
-    const std::string name = file == "-" ? "stdin" : file;
-    for (ValidationRow& row : validate_lines(read_file(file), name, shipped)) {
-      rows.push_back(std::move(row));
-    }
+  const bool own = !arguments.files.empty();
+  if (own && !(arguments.markdown + arguments.errors).empty()) {
+    throw Error("validate", "--markdown and --errors are of the shipped runs: name no FILE");
   }
+  std::vector<PlacedRow> placed;
+  for (const std::string& file : arguments.files) {
+    std::vector<PlacedRow> some = read_rows(read_file(file), file == "-" ? "stdin" : file);
+    std::move(some.begin(), some.end(), std::back_inserter(placed));
+  }
+  if (!own) placed = shipped_runs();
+  const std::vector<ValidationRow> rows = validate_rows(placed, read_shipped());
   if (!arguments.json.empty()) {
     // A file's name, which may stand in an id, may hold bytes that are no UTF-8.
     constexpr auto kReplace = Json::error_handler_t::replace;
     write_file(arguments.json, validation_json(rows).dump(2, ' ', false, kReplace) + "\n");
   }
-  if (arguments.json != kStdout) write_file("-", validation_table(rows));
+  if (!arguments.markdown.empty()) {
+    write_file(arguments.markdown, validation_page(rows, shipped_left_out(), shipped_causes()));
+  }
+  if (!arguments.errors.empty()) {
+    write_file(arguments.errors, write_error_classes(error_classes(rows)));
+  }
+  const std::array files = {arguments.json, arguments.markdown, arguments.errors};
+  const bool taken = std::find(files.begin(), files.end(), kStdout) != files.end();
+  if (!taken) write_file("-", validation_table(rows));
   return 0;
 }
 

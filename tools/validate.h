@@ -23,8 +23,10 @@
 namespace stepcast {
 
 struct ValidateArguments {
-  std::vector<std::string> files;  // JSON lines; - is stdin
+  std::vector<std::string> files;  // JSON lines; - is stdin; none: the shipped published runs
   std::string json;                // --json FILE|-
+  std::string markdown;            // --markdown FILE|-: the page of the shipped runs
+  std::string errors;              // --errors FILE|-: their ErrorClasses (fidelity.h)
 };
 int validate_command(const ValidateArguments& arguments);
 
@@ -45,7 +47,9 @@ struct StageBytes {
 struct RunDetails {
   Json what_if;                    // as it was asked; `stepcast simulate` takes it
   std::string plan;                // "tp+pp+dp", "zero3"
+  std::string device, kind;        // of an ErrorClass: "a100-80gb", "pipeline"
   double layer_launches = 0;       // see layer_launches()
+  double memory_share = 0;         // of its capacity that the fullest device is forecast to hold
   std::string cut;                 // equal for all plans of one model, sequence, batch and cluster
   std::string cut_name;            // for people
   std::array<double, kParts> seconds = {};  // of the slowest rank, by Part
@@ -68,6 +72,7 @@ struct ValidationRow {
   std::optional<double> predicted_bytes, measured_bytes;  // of memory
   std::optional<double> size;  // collectives: bytes, as the source counts them
   std::optional<RunDetails> run;  // of a covered training run
+  std::string cause;     // of a miss beyond kMiss, see validate_causes.h; "": not understood
 };
 std::optional<double> relative_error(const ValidationRow& row);         // of times
 std::optional<double> memory_relative_error(const ValidationRow& row);
@@ -78,14 +83,17 @@ struct RunForecast {
   double seconds = 0;
   std::array<double, kParts> parts = {};
   std::vector<double> peaks, residents;    // bytes, by stage
-  std::string plan;
-  double layer_launches = 0;
+  std::string plan, device, kind;          // as in RunDetails
+  double layer_launches = 0, memory_share = 0;
 };
 using RunForecasts = std::map<std::string, RunForecast>;  // by the text of the what-if
 
 // `place` names the row where it has no id of its own.
 ValidationRow validate_row(const Json& row, const std::string& place, const Shipped& shipped,
                            RunForecasts& known);
+
+// Why a row is no evidence, whatever it says: not measured, not checked, not trusted; "" if it is.
+std::string doubt(const Json& row);
 
 // Of a kernel or a collective alone; a training run is not covered here.
 ValidationRow validate_row(const Json& row, const std::string& place,
@@ -98,6 +106,10 @@ struct PlacedRow {
   std::string place;  // FILE:LINE
 };
 std::vector<PlacedRow> read_rows(std::string_view text, const std::string& file);
+
+// One after the other; misses are given their causes.
+std::vector<ValidationRow> validate_rows(const std::vector<PlacedRow>& rows,
+                                         const Shipped& shipped);
 
 // Throws as read_rows().
 std::vector<ValidationRow> validate_lines(std::string_view text, const std::string& file,

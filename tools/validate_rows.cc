@@ -352,16 +352,6 @@ std::string variant_of(const Json& row) {
   return kernel.empty() ? text_of(row, "op") : kernel;
 }
 
-// Why a row is no evidence, whatever it says; "" if it is.
-std::string doubt(const Json& row) {
-  constexpr double kTrustMost = 2;  // 1 is best
-  if (switch_of(row, "source_checked") == false) return "its source has not been checked";
-  const std::string kind = text_of(row, "kind_of_row");
-  if (!kind.empty() && kind != "measured") return fmt::format("not a measurement: {}", kind);
-  if (number_of(row, "trust").value_or(0) > kTrustMost) return "its source is not trusted";
-  return "";
-}
-
 Mapped on_device(const Json& row, const std::string& gpu, const Mapper& mapper,
                  const std::vector<Device>& devices) {
   if (gpu.empty()) return refused("gpu is not stated");
@@ -397,7 +387,11 @@ void read_measured(const Json& row, ValidationRow& result) {
   const Json* measured = member(row, "measured");
   if (measured != nullptr) {
     result.measured_seconds = number_of(*measured, "step_time_s");
-    if (const auto memory = number_of(*measured, "peak_memory_gib")) {
+    const Json* extra = member(*measured, "extra");
+    const Json nothing;
+    if (const auto bytes = number_of(extra != nullptr ? *extra : nothing, "peak_memory_bytes")) {
+      result.measured_bytes = *bytes;
+    } else if (const auto memory = number_of(*measured, "peak_memory_gib")) {
       result.measured_bytes = *memory * static_cast<double>(gibibytes(1).count);
     }
   } else if (const auto time = number_of(row, "time_us")) {
@@ -426,6 +420,15 @@ ValidationRow read_row(const Json& row, const std::string& place) {
 }
 
 }  // namespace
+
+std::string doubt(const Json& row) {
+  constexpr double kTrustMost = 2;  // 1 is best
+  if (switch_of(row, "source_checked") == false) return "its source has not been checked";
+  const std::string kind = text_of(row, "kind_of_row");
+  if (!kind.empty() && kind != "measured") return fmt::format("not a measurement: {}", kind);
+  if (number_of(row, "trust").value_or(0) > kTrustMost) return "its source is not trusted";
+  return "";
+}
 
 ValidationRow validate_row(const Json& row, const std::string& place,
                            const std::vector<Device>& devices) {

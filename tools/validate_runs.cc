@@ -4,7 +4,7 @@
 // Memory. Tables mean different things by it: the peak of torch's allocator on the fullest rank,
 // on the rank that writes the log (Megatron-LM: the last one, hence the last stage), or what the
 // allocator has reserved. `memory` says which; the forecast's counterpart is the allocated peak of
-// that stage, or of the fullest.
+// that stage, or of the fullest, with the workspaces that torch takes from the same allocator.
 #include "tools/validate_runs.h"
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 #include "sim/base/error.h"
 #include "sim/cost/gemm.h"
+#include "tools/fidelity.h"
 #include "tools/forecast.h"
 #include "tools/validate_fields.h"
 #include "tools/validate_question.h"
@@ -41,12 +42,18 @@ RunForecast ask(const Json& what_if) {
       answer.parts[i] = to_seconds(rank.breakdown[i]).value;
     }
     for (const StageMemory& stage : result.report.footprint.stages) {
-      answer.peaks.push_back(static_cast<double>(stage.peak.count));
-      answer.residents.push_back(static_cast<double>(stage.resident.count));
+      // torch's counter has the workspaces of matrix products among what is allocated.
+      answer.peaks.push_back(static_cast<double>((stage.peak + stage.workspace).count));
+      answer.residents.push_back(static_cast<double>((stage.resident + stage.workspace).count));
+      const double share = static_cast<double>(stage.device_total().count) /
+                           static_cast<double>(result.report.capacity.count);
+      answer.memory_share = std::max(answer.memory_share, share);
     }
+    const Device& device = question.cluster.device;
     answer.plan = plan_word(question.plan);
-    answer.layer_launches =
-        layer_launches(question.model, question.plan, question.cluster.device);
+    answer.device = device.name;
+    answer.kind = plan_kind(question.model, question.plan, device);
+    answer.layer_launches = layer_launches(question.model, question.plan, device);
   } catch (const Error& error) {
     answer.reason = error.what();
   }
@@ -196,7 +203,10 @@ void validate_run(const Json& row, const Shipped& shipped, RunForecasts& known,
   result.predicted_seconds = answer.seconds;
   result.run = RunDetails();
   result.run->plan = answer.plan;
+  result.run->device = answer.device;
+  result.run->kind = answer.kind;
   result.run->layer_launches = answer.layer_launches;
+  result.run->memory_share = answer.memory_share;
   result.run->seconds = answer.parts;
   if (answer.layer_launches < kLayerKernels) result.variant = "launch-bound";
   compare_memory(row, answer, ranks_of(question.what_if), result);

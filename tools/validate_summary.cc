@@ -5,13 +5,19 @@
 #include "tools/validate_summary.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "calibrate/fit.h"
 #include "sim/base/error.h"
+#include "tools/validate_runs.h"
 
 namespace stepcast {
 namespace {
@@ -126,6 +132,28 @@ ErrorSummary mean_errors(const std::vector<ValidationSummary>& sources,
   return mean;
 }
 
+// A refused plan names its numbers; what is counted is the rule that it breaks.
+std::string rule_of(const std::string& reason) {
+  if (!reason.starts_with("what-if")) return reason;
+  std::string rule;
+  for (const char c : reason) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!digit) rule += c;
+    if (digit && (rule.empty() || rule.back() != 'N')) rule += 'N';
+  }
+  return rule;
+}
+
+using Counts = std::map<std::pair<std::string, std::string>, int>;
+
+std::vector<Reason> most_frequent(const Counts& counts) {
+  std::vector<Reason> reasons;
+  for (const auto& [key, count] : counts) reasons.push_back({key.first, key.second, count});
+  std::stable_sort(reasons.begin(), reasons.end(),
+                   [](const Reason& a, const Reason& b) { return a.rows > b.rows; });
+  return reasons;
+}
+
 }  // namespace
 
 ErrorSummary summarise_errors(const std::vector<double>& errors) {
@@ -215,6 +243,109 @@ ValidationSummary mean_of(const std::vector<ValidationSummary>& sources) {
   return mean;
 }
 
+bool ordinary_run(const ValidationRow& row) {
+  return row.kind == "run" && row.variant != "launch-bound";
+}
+
+std::string label_of(const ValidationRow& row) {
+  return row.group.empty() ? row.source : row.group;
+}
+
+std::vector<ValidationSummary> runs_by_source(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) {
+    return ordinary_run(row) ? label_of(row) : "";
+  });
+}
+
+std::vector<ValidationSummary> launch_bound_runs(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) {
+    return row.kind == "run" && !ordinary_run(row) ? label_of(row) : "";
+  });
+}
+
+std::vector<ValidationSummary> runs_by_gpu(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) {
+    return ordinary_run(row) && row.covered ? row.gpu : "";
+  });
+}
+
+std::vector<ValidationSummary> runs_by_plan(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) {
+    return ordinary_run(row) && row.covered ? row.run->plan : "";
+  });
+}
+
+std::vector<ValidationSummary> runs_by_work(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) -> std::string {
+    if (!row.run) return "";
+    const double launches = row.run->layer_launches;
+    if (launches < kLayerKernels) return "  0 to 24";
+    if (launches < 96) return " 24 to 96";
+    if (launches < 384) return " 96 to 384";
+    return "384 and more";
+  });
+}
+
+std::vector<ValidationSummary> collectives_by_size(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) -> std::string {
+    if (!row.size || *row.size < 1 || row.variant == "degraded") return "";
+    constexpr const char* kDecades[] = {"from 1 B",    "from 10 B",  "from 100 B", "from 1 kB",
+                                        "from 10 kB",  "from 100 kB", "from 1 MB",  "from 10 MB",
+                                        "from 100 MB", "from 1 GB",   "from 10 GB"};
+    const auto decade = static_cast<std::size_t>(std::log10(*row.size) + 1e-9);
+    // The index sorts; it is cut off before it is shown.
+    return fmt::format("{}\n{:02}\n{}", row.gpu, decade,
+                       kDecades[std::min(decade, std::size(kDecades) - 1)]);
+  });
+}
+
+std::pair<std::string, std::string> gpu_and_size(const std::string& name) {
+  return {name.substr(0, name.find('\n')), name.substr(name.rfind('\n') + 1)};
+}
+
+std::vector<Reason> reasons_of(const std::vector<ValidationRow>& rows) {
+  Counts counts;
+  for (const ValidationRow& row : rows) {
+    if (!row.covered) ++counts[{row.kind, rule_of(row.reason)}];
+  }
+  return most_frequent(counts);
+}
+
+std::vector<Reason> assumptions_of(const std::vector<ValidationRow>& rows) {
+  Counts counts;
+  for (const ValidationRow& row : rows) {
+    if (!row.covered || row.kind != "run") continue;
+    std::set<std::string> once;
+    for (const std::string& one : row.assumed) once.insert(one.substr(0, one.find(" (")));
+    for (const std::string& one : once) ++counts[{row.kind, one}];
+  }
+  return most_frequent(counts);
+}
+
+std::vector<MissSummary> misses_of(const std::vector<ValidationRow>& rows) {
+  std::map<std::string, MissSummary> causes;
+  std::map<std::string, std::map<std::string, int>> sources;
+  for (const ValidationRow& row : rows) {
+    const auto error = relative_error(row);
+    if (!row.covered || !ordinary_run(row) || !error || std::abs(*error) <= kMiss) continue;
+    MissSummary& one = causes[row.cause];
+    one.cause = row.cause.empty() ? "not understood" : row.cause;
+    ++(*error < 0 ? one.too_fast : one.too_slow);
+    ++sources[row.cause][label_of(row)];
+  }
+  std::vector<MissSummary> misses;
+  for (auto& [cause, one] : causes) {
+    for (const auto& [source, count] : sources[cause]) {
+      one.sources += fmt::format("{}{} {}", one.sources.empty() ? "" : ", ", source, count);
+    }
+    misses.push_back(std::move(one));
+  }
+  std::stable_sort(misses.begin(), misses.end(), [](const MissSummary& a, const MissSummary& b) {
+    return a.too_fast + a.too_slow > b.too_fast + b.too_slow;
+  });
+  return misses;
+}
+
 std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
   Pointers timed;
   for (const ValidationRow& row : rows) {
@@ -240,6 +371,9 @@ std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
     const auto [best, worst] = std::minmax_element(members.begin(), members.end(), measured);
     cut.regret = *choice->measured_seconds / *(*best)->measured_seconds - 1;
     cut.spread = *(*worst)->measured_seconds / *(*best)->measured_seconds;
+    cut.best_at = 1 + static_cast<int>(std::count_if(
+                          members.begin(), members.end(),
+                          [&](const auto* row) { return predicted(row, *best); }));
   }
   std::stable_sort(summaries.begin(), summaries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.source, b.count, a.name) < std::tie(b.source, a.count, b.name);

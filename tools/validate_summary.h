@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/validate.h"
@@ -53,6 +54,43 @@ std::vector<ValidationSummary> summarise_by(
 // Each source weighs the same, however many rows it has; counts are sums.
 ValidationSummary mean_of(const std::vector<ValidationSummary>& sources);
 
+// Training runs that are no launch-bound toy; what a table calls their source.
+bool ordinary_run(const ValidationRow& row);
+std::string label_of(const ValidationRow& row);
+
+// Ordinary runs by source and, of the covered ones, by GPU and by plan; the launch-bound ones by
+// source; all of them by how much work a layer gives each kernel.
+std::vector<ValidationSummary> runs_by_source(const std::vector<ValidationRow>& rows);
+std::vector<ValidationSummary> runs_by_gpu(const std::vector<ValidationRow>& rows);
+std::vector<ValidationSummary> runs_by_plan(const std::vector<ValidationRow>& rows);
+std::vector<ValidationSummary> launch_bound_runs(const std::vector<ValidationRow>& rows);
+std::vector<ValidationSummary> runs_by_work(const std::vector<ValidationRow>& rows);
+
+// By GPU and decade; the name is "GPU\nDECADE\nfrom 1 MB", of which the second part only sorts.
+// Clusters that were set up badly are no evidence of a size, and left out.
+std::vector<ValidationSummary> collectives_by_size(const std::vector<ValidationRow>& rows);
+std::pair<std::string, std::string> gpu_and_size(const std::string& name);  // without it
+
+// Rows that are not covered, by what they have in common; the most frequent first.
+struct Reason {
+  std::string kind, what;
+  int rows = 0;
+};
+std::vector<Reason> reasons_of(const std::vector<ValidationRow>& rows);
+
+// What was filled in for covered runs, without the values; the most frequent first.
+std::vector<Reason> assumptions_of(const std::vector<ValidationRow>& rows);
+
+// Ordinary runs that are missed by more than kMiss, by cause; "" is "not understood". The most
+// frequent first.
+inline constexpr double kMiss = 0.15;
+struct MissSummary {
+  std::string cause;
+  int too_fast = 0, too_slow = 0;  // forecasts
+  std::string sources;             // "dgxc 12, sc21 1"
+};
+std::vector<MissSummary> misses_of(const std::vector<ValidationRow>& rows);
+
 // One model, sequence, batch and cluster, cut in several ways.
 struct CutSummary {
   std::string source;              // the rows' group or source
@@ -64,6 +102,7 @@ struct CutSummary {
   // best measured one, less 1.
   double regret = 0;
   double spread = 0;               // slowest over fastest measured step
+  int best_at = 0;                 // the best measured plan's place in the forecast's order, from 1
 };
 // Of covered runs; at least three rows with a measured time.
 std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows);

@@ -45,6 +45,7 @@ Json step_json(const Report& report) {
       {"seconds", step},
       {"seconds_low", std::min(low, step)},
       {"seconds_high", std::max(high, step)},
+      {"range_from", report.range_from},
       {"tokens_per_second_per_device",
        finite(report.tokens_per_second_per_device, "tokens_per_second_per_device")},
       {"mfu", finite(report.mfu, "mfu")},

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "sim/base/json.h"
 #include "sim/base/units.h"
@@ -19,6 +20,7 @@ struct Report {
   Traffic traffic;                    // one entry a stage
   Bytes capacity;                     // of one device
   Seconds low, high;                  // the range of the step; low <= timeline.step <= high
+  std::string range_from;             // what it rests on, for people
   double tokens_per_second_per_device = 0;
   double mfu = 0, hfu = 0;            // model and hardware FLOPs utilisation, shares of the peak
   std::int64_t parameters = 0;

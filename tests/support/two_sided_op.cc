@@ -36,6 +36,17 @@ void TwoSidedOp::expect_close(const TwoFold& fold, double tolerance, const std::
   }
 }
 
+void TwoSidedOp::expect_close_on_the_whole(const TwoFold& fold, double tolerance,
+                                           const std::string& what) {
+  double errors = 0, squares = 0;
+  for (std::size_t i = 0; i < fold.size(); ++i) {
+    errors += (fold.value(i) - fold.exact[i]) * (fold.value(i) - fold.exact[i]);
+    squares += fold.exact[i] * fold.exact[i];
+  }
+  const double error = std::sqrt(errors / squares);
+  if (!(error <= tolerance)) failures_.push_back(fmt::format("{}: error {}", what, error));
+}
+
 void TwoSidedOp::expect(bool holds, const std::string& what) {
   if (!holds) failures_.push_back(what);
 }

@@ -212,7 +212,7 @@ TEST(Cli, ValidatesMeasurementsThatItIsGiven) {
   const Outcome broken = validate(row + "\\n{", "2>&1");
   EXPECT_EQ(broken.code, 2);
   EXPECT_THAT(broken.text, StartsWith("stepcast: stdin:2"));
-  expect_trouble("validate", "FILE");
+  expect_trouble("validate - --markdown x", "--markdown and --errors are of the shipped runs");
   expect_trouble("validate none.jsonl", "none.jsonl: there is no such file");
 }
 

@@ -22,6 +22,11 @@ TEST_P(EmulatedKernels, AgreeWithTheCpu) {
   EXPECT_EQ(op.bank_conflicts(), 0);
 }
 
+TEST(KernelConstants, AreTheCpus) {
+  EXPECT_EQ(kEpsilon, static_cast<float>(cpu::kNormEpsilon));
+  EXPECT_EQ(kRotaryBaseOfCpu, cpu::kRotaryBase);
+}
+
 INSTANTIATE_TEST_SUITE_P(Memory, EmulatedKernels, testing::ValuesIn(memory_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Attention, EmulatedKernels, testing::ValuesIn(attention_cases()), name_of);
 

@@ -60,8 +60,8 @@ TEST(Report, HasEveryKeyOfItsFormat) {
   EXPECT_EQ(keys(json), (Keys{"format", "config", "step", "breakdown_seconds", "memory", "traffic",
                               "basis", "model"}));
   EXPECT_EQ(keys(json.at("step")),
-            (Keys{"seconds", "seconds_low", "seconds_high", "tokens_per_second_per_device", "mfu",
-                  "hfu", "bubble_fraction"}));
+            (Keys{"seconds", "seconds_low", "seconds_high", "range_from",
+                  "tokens_per_second_per_device", "mfu", "hfu", "bubble_fraction"}));
   EXPECT_EQ(keys(json.at("breakdown_seconds")),
             (Keys{"compute", "recompute", "bubble", "tensor_exposed", "context_exposed",
                   "expert_exposed", "pipeline_exposed", "data_exposed", "optimizer", "other"}));

@@ -1,0 +1,159 @@
+// Each source weighs the same: a row's weight is one over the rows of its source in the class, so
+// that a table of a thousand small runs does not drown one of eight large ones. The cost: sorting.
+#include "tools/fidelity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sim/base/error.h"
+#include "tools/files.h"
+#include "tools/validate_runs.h"
+#include "tools/validate_summary.h"
+
+namespace stepcast {
+namespace {
+
+constexpr std::string_view kFormat = "stepcast.errors/1";
+constexpr std::string_view kLaunchBound = "launch-bound";
+constexpr double kLowest = 0.1, kHighest = 0.9;
+
+struct Weighted {
+  double error = 0, weight = 0;
+};
+
+// The first error that at least `share` of the weight does not exceed.
+double quantile(const std::vector<Weighted>& sorted, double share) {
+  double sum = 0;
+  for (const Weighted& one : sorted) {
+    sum += one.weight;
+    if (sum >= share - 1e-9) return one.error;
+  }
+  return sorted.back().error;
+}
+
+ErrorClass class_of(const std::vector<const ValidationRow*>& rows) {
+  std::map<std::string, int> of_source;
+  for (const ValidationRow* row : rows) ++of_source[label_of(*row)];
+  ErrorClass one;
+  one.runs = static_cast<int>(rows.size());
+  one.sources = static_cast<int>(of_source.size());
+  std::vector<Weighted> errors;
+  for (const ValidationRow* row : rows) {
+    const double weight = 1.0 / (one.sources * of_source.at(label_of(*row)));
+    errors.push_back({*relative_error(*row), weight});
+    one.bias += weight * errors.back().error;
+    one.mean_absolute += weight * std::abs(errors.back().error);
+  }
+  std::stable_sort(errors.begin(), errors.end(),
+                   [](const Weighted& a, const Weighted& b) { return a.error < b.error; });
+  one.low = quantile(errors, kLowest);
+  one.high = quantile(errors, kHighest);
+  return one;
+}
+
+// Four digits: what follows says nothing, and would change with every constant.
+double rounded(double value) { return std::round(value * 1e4) / 1e4 + 0.0; }
+
+}  // namespace
+
+std::string plan_kind(const Model& model, const Plan& plan, const Device& device) {
+  if (layer_launches(model, plan, device) < kLayerKernels) return std::string(kLaunchBound);
+  if (plan.effective_zero() == 3 && plan.data > 1) return "sharded";
+  if (plan.pipeline > 1) return "pipeline";
+  if (plan.tensor > 1) return "tensor";
+  return plan.data > 1 ? "data" : "one device";
+}
+
+std::vector<ErrorClass> error_classes(const std::vector<ValidationRow>& rows) {
+  std::map<std::pair<std::string, std::string>, std::vector<const ValidationRow*>> members;
+  for (const ValidationRow& row : rows) {
+    if (!row.covered || !row.run || !relative_error(row)) continue;
+    for (const std::string& device : {std::string(), row.run->device}) {
+      members[{device, row.run->kind}].push_back(&row);
+      if (row.run->kind != kLaunchBound) members[{device, ""}].push_back(&row);
+    }
+  }
+  std::vector<ErrorClass> classes;
+  for (const auto& [key, those] : members) {
+    if (static_cast<int>(those.size()) < kClassLeast) continue;
+    classes.push_back(class_of(those));
+    std::tie(classes.back().device, classes.back().kind) = key;
+  }
+  return classes;
+}
+
+std::string write_error_classes(const std::vector<ErrorClass>& classes) {
+  std::string text = fmt::format("{{\n  \"format\": \"{}\",\n  \"classes\": [", kFormat);
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    const ErrorClass& one = classes[i];
+    const Json json = {
+        {"device", one.device},      {"kind", one.kind},
+        {"runs", one.runs},          {"sources", one.sources},
+        {"bias", rounded(one.bias)}, {"mean_absolute_error", rounded(one.mean_absolute)},
+        {"low", rounded(one.low)},   {"high", rounded(one.high)}};
+    text += (i > 0 ? ",\n    " : "\n    ") + json.dump();
+  }
+  return text + (classes.empty() ? "]\n}\n" : "\n  ]\n}\n");
+}
+
+std::vector<ErrorClass> read_error_classes(const Document& document) {
+  constexpr double kMost = 1e6;  // a forecast that takes a million times as long
+  const Object root(document);
+  if (root.string("format") != kFormat) {
+    root.fail("format", fmt::format("must be \"{}\"", kFormat));
+  }
+  std::vector<ErrorClass> classes;
+  for (std::size_t i = 0; i < root.array_size("classes"); ++i) {
+    const Object object = root.element("classes", i);
+    ErrorClass& one = classes.emplace_back();
+    one.device = object.string("device");
+    one.kind = object.string("kind");
+    one.runs = static_cast<int>(object.integer("runs", {1, 1'000'000'000}));
+    one.sources = static_cast<int>(object.integer("sources", {1, one.runs}));
+    one.bias = object.number("bias", 0, -1, kMost);
+    one.mean_absolute = object.number("mean_absolute_error", 0, 0, kMost);
+    one.low = object.number("low", 0, -0.9999, kMost);
+    one.high = object.number("high", 0, one.low, kMost);
+    object.done();
+  }
+  root.done();
+  return classes;
+}
+
+std::vector<ErrorClass> shipped_error_classes() {
+  const std::filesystem::path path =
+      std::filesystem::path(config_directory()) / "published" / "errors.json";
+  if (!std::filesystem::exists(path)) return {};
+  return read_error_classes(parse_json(read_file(path.string()), path.string()));
+}
+
+const ErrorClass* nearest_class(const std::vector<ErrorClass>& classes, std::string_view device,
+                                std::string_view kind) {
+  using Key = std::pair<std::string_view, std::string_view>;
+  std::vector<Key> keys = {{device, kind}, {"", kind}};
+  if (kind != kLaunchBound) keys.insert(keys.end(), {{device, ""}, {"", ""}});
+  for (const auto& [on, of] : keys) {
+    for (const ErrorClass& one : classes) {
+      if (one.device == on && one.kind == of) return &one;
+    }
+  }
+  return nullptr;
+}
+
+std::string class_words(const ErrorClass& found, std::string_view device, std::string_view kind) {
+  const std::string of = found.kind.empty() ? "" : fmt::format(" of {} plans", found.kind);
+  std::string words = fmt::format("{} published runs ({} source{}){}", found.runs, found.sources,
+                                  found.sources == 1 ? "" : "s", of);
+  if (!found.device.empty()) words += fmt::format(" on {}", found.device);
+  if (found.device.empty() && !device.empty()) words += fmt::format(", too few on {}", device);
+  if (found.kind.empty() && !kind.empty()) words += fmt::format(", too few of {} plans", kind);
+  return words;
+}
+
+}  // namespace stepcast
