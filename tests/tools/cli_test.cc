@@ -64,7 +64,7 @@ TEST(Cli, SaysWithoutACommandWhatCommandsThereAre) {
 TEST(Cli, NamesTheNearestCommandAndFlag) {
   expect_trouble("simulat x", "there is no command \"simulat\" (did you mean \"simulate\"?)");
   expect_trouble("divine x",
-                 "there is no command \"divine\"; there are simulate, execute, compare, show,");
+                 "there is no command \"divine\"; there are simulate, execute, calibrate,");
   expect_trouble("simulate " + kExample + " --jsn x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("simulate --jsn=x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("--jason", "no flag --jason");
