@@ -34,10 +34,12 @@ TransferKey transfer_key_of(const TimedTransfer& timed) {
   STEPCAST_CHECK(false, "a transfer that reading a profile let through");
 }
 
-// As a profile keeps it: whole picoseconds, as a simulation counts them, and a spread for people.
+// As a profile keeps it: whole picoseconds, as a simulation counts them, in microseconds that have
+// a short text; and a spread for people.
 Timing timing(const Statistic& statistic) {
-  const Seconds mean = to_seconds(to_duration(Seconds(statistic.mean())));
-  return {mean, std::round(statistic.spread() * 1e4) / 1e4, statistic.count()};
+  const double microseconds = std::round(statistic.mean() * 1e12) / 1e6;
+  return {Seconds(microseconds * 1e-6), std::round(statistic.spread() * 1e4) / 1e4,
+          statistic.count()};
 }
 
 }  // namespace
@@ -72,6 +74,17 @@ double Statistic::spread() const {
   return std::sqrt(squares_ / static_cast<double>(count_ - 1)) / mean_;
 }
 
+Duration counted_time(const Job& job, const Instruction& instruction, const Recording& recording,
+                      int rank, std::size_t at) {
+  const auto* collective = std::get_if<Collective>(&instruction);
+  const auto r = static_cast<std::size_t>(rank);
+  if (collective != nullptr) {
+    const Transfer& transfer = job.transfers[static_cast<std::size_t>(collective->transfer)];
+    if (!transfer.axes.has(Axis::kPipeline)) return recording.whole.at(r).at(at);
+  }
+  return recording.durations.at(r).at(at);
+}
+
 Statistic& Measurements::at(const WorkKey& key) {
   const std::size_t i = catalog_.index(key);
   if (i >= statistics_.size()) statistics_.resize(i + 1);
@@ -81,12 +94,12 @@ Statistic& Measurements::at(const WorkKey& key) {
 void Measurements::add(const Job& job, const Recording& recording) {
   STEPCAST_CHECK(std::ssize(recording.durations) == job.mesh.ranks(), "a recording of all ranks");
   for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
-    const std::vector<Duration>& durations = recording.durations[static_cast<std::size_t>(rank)];
     const Program& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
     for_each_timed(
         job, program,
         [&](const Call& call, std::size_t, const Instruction& instruction, std::size_t i) {
-          at(work_key(job, call, instruction)).add(to_seconds(durations.at(i)).value);
+          const Duration time = counted_time(job, instruction, recording, rank, i);
+          at(work_key(job, call, instruction)).add(to_seconds(time).value);
         });
   }
 }

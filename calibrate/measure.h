@@ -38,9 +38,20 @@ class Statistic {
   double squares_ = 0;  // sum of squared distances from the mean
 };
 
+// What an instance in a recorded step counts for a mean.
+//
+// As a rule its duration (sim/result/recording.h), which leaves out what it waited for others: a
+// simulation makes that wait again. Not so in a collective whose members all run the same program:
+// they turn to it at the same moment in any simulation, and one after the other in truth, by
+// chance. Of two that take mu each, the later one takes more than mu; so the time from each
+// member's own entry to its own end counts, the wait included. Along a rank these add up to the
+// step.
+Duration counted_time(const Job& job, const Instruction& instruction, const Recording& recording,
+                      int rank, std::size_t at);
+
 class Measurements {
  public:
-  // Every instance in one step of all ranks (sim/result/recording.h says what each takes).
+  // Every instance in one step of all ranks, as counted_time() has it.
   void add(const Job& job, const Recording& recording);
   // What was measured before. Throws nothing: a profile's words are checked where it is read.
   void add(const TimedWork& work);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <thread>
+#include <vector>
 
 #include "execute/hash.h"
 
@@ -85,8 +87,25 @@ std::int64_t JobIndex::first_layer(int stage, std::int32_t chunk) const {
   return first_layers_[static_cast<std::size_t>(chunk * stages_ + stage)];
 }
 
+// An element costs some 50 ns; a model of 10^9 of them takes all cores there are.
 void InitialValues::write(TensorId weight, std::int64_t first_layer, std::int64_t begin,
                           std::int64_t count, float* out) const {
+  constexpr std::int64_t kShare = 1 << 20;  // elements that a thread is worth
+  const std::int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const std::int64_t shares = std::clamp<std::int64_t>(count / kShare, 1, cores);
+  std::vector<std::thread> threads;
+  for (std::int64_t i = 1; i < shares; ++i) {
+    const std::int64_t from = count * i / shares, to = count * (i + 1) / shares;
+    threads.emplace_back([=, this] {
+      write_share(weight, first_layer, begin + from, to - from, out + from);
+    });
+  }
+  write_share(weight, first_layer, begin, count / shares, out);
+  for (std::thread& thread : threads) thread.join();
+}
+
+void InitialValues::write_share(TensorId weight, std::int64_t first_layer, std::int64_t begin,
+                                std::int64_t count, float* out) const {
   const Tensor& tensor = job.tensors[static_cast<std::size_t>(weight)];
   if (tensor.shape.rank < 2 || index.is_gain(weight)) {
     std::fill_n(out, count, index.is_gain(weight) ? 1.0f : 0.0f);

@@ -90,6 +90,10 @@ struct InitialValues {
 
   void write(TensorId weight, std::int64_t first_layer, std::int64_t begin, std::int64_t count,
              float* out) const;
+
+ private:
+  void write_share(TensorId weight, std::int64_t first_layer, std::int64_t begin,
+                   std::int64_t count, float* out) const;
 };
 
 }  // namespace stepcast

@@ -9,6 +9,7 @@
 
 #ifdef STEPCAST_MPI
 
+#include <algorithm>
 #include <climits>
 #include <exception>
 #include <iterator>
@@ -54,10 +55,23 @@ class MpiTransport final : public Transport {
                   MPI_FLOAT, communicator(group));
   }
 
+  // Pairwise exchange (Thakur, Rabenseifner and Gropp 2005): each member's piece travels once.
+  // Open MPI 4.1's own reduces everything to one member first.
   void reduce_scatter(const Group& group, std::span<const float> all, std::span<float> mine,
                       Reduction reduction) override {
-    MPI_Reduce_scatter_block(all.data(), mine.data(), count(mine.size()), MPI_FLOAT,
-                             operation(reduction), communicator(group));
+    const MPI_Comm members = communicator(group);
+    const std::size_t n = group.members.size(), me = group.index;
+    std::copy_n(all.data() + me * mine.size(), mine.size(), mine.data());
+    piece_.resize(mine.size());
+    for (std::size_t round = 1; round < n; ++round) {
+      const std::size_t to = (me + round) % n, from = (me + n - round) % n;
+      MPI_Sendrecv(all.data() + to * mine.size(), count(mine.size()), MPI_FLOAT, count(to), 0,
+                   piece_.data(), count(mine.size()), MPI_FLOAT, count(from), 0, members,
+                   MPI_STATUS_IGNORE);
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        mine[i] = reduction == Reduction::kSum ? mine[i] + piece_[i] : std::max(mine[i], piece_[i]);
+      }
+    }
   }
 
   void send(int to, Stream stream, std::span<const std::byte> message) override {
@@ -116,6 +130,7 @@ class MpiTransport final : public Transport {
   }
 
   int rank_;
+  std::vector<float> piece_;  // of another member, before it is added
   std::list<Sent> sent_;
   std::map<std::pair<std::uint8_t, bool>, MPI_Comm> communicators_;
 };

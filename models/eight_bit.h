@@ -1,9 +1,9 @@
 // Eight-bit operands: how a 16-bit matrix becomes what 8-bit products read.
 //
-// A linear layer has three products, and two of them read each matrix: x serves y = x W^T along its
-// columns and dW = dy^T x along its rows; likewise W and dy. So each is quantised twice (see
-// EightBit::two_copies), in one pass where both copies are made at once. Only the copy that backward
-// reads is kept: one byte an element instead of two.
+// A linear layer has three products, and two of them read each matrix: x serves y = x W^T along
+// its columns and dW = dy^T x along its rows; likewise W and dy. So each is quantised twice (see
+// EightBit::two_copies), in one pass where both copies are made at once. Only the copy that
+// backward reads is kept: one byte an element instead of two.
 #pragma once
 
 #include <string>
@@ -29,8 +29,8 @@ struct Quantization {
 ValueId quantize(Block& block, std::vector<Node>& nodes, const EightBit& eight_bit,
                  const Quantization& what);
 
-// Of a copy of (rows, columns): with the scales of its blocks, a byte for every 32 elements (MX: one
-// byte each; 1 x 128: an fp32). Weights' blocks of 128 x 128 have next to none.
+// Of a copy of (rows, columns): with the scales of its blocks, a byte for every 32 elements (MX:
+// one byte each; 1 x 128: an fp32). Weights' blocks of 128 x 128 have next to none.
 Shape eight_bit_shape(const EightBit& eight_bit, std::int64_t rows, std::int64_t columns,
                       bool weight);
 

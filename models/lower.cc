@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "models/buffers.h"
 #include "models/chunk.h"
 #include "models/schedule.h"
 #include "models/stages.h"
@@ -113,6 +114,12 @@ void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) 
     program.residents.push_back({bodies.back().residents, c});
   }
   if (norm_ != kNoTensor) program.residents.push_back({norm_set_, 0});
+  std::vector<TensorId> buffers =
+      framework_buffers(tables_, network_, plan_, stage + 1 == stages);
+  if (!buffers.empty()) {
+    program.residents.push_back({static_cast<std::int32_t>(job_.resident_sets.size()), 0});
+    job_.resident_sets.push_back(std::move(buffers));
+  }
   program.schedule.reserve(static_cast<std::size_t>(rounds_) *
                            (slots.size() + 2 * bodies.size() + 2));
   for (std::int64_t round = 0; round < rounds_; ++round) {

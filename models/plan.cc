@@ -134,11 +134,12 @@ Trouble precision_trouble(const Plan& plan) {
   if (!eight_bit.weights) return std::nullopt;
   if (eight_bit.blocks()) {
     return trouble("precision", "fp8_weights",
-                   "weights scaled in blocks are quantised along both sides, which takes them in 16 "
-                   "bits; set it to false, or scaling to \"tensor\" or \"delayed\"");
+                   "weights scaled in blocks are quantised along both sides, which takes them in "
+                   "16 bits; set it to false, or scaling to \"tensor\" or \"delayed\"");
   }
   if (!plan.master) {
-    return trouble("precision", "master", "8-bit weights need fp32 ones that the optimizer updates");
+    return trouble("precision", "master",
+                   "8-bit weights need fp32 ones that the optimizer updates");
   }
   return std::nullopt;
 }

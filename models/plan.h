@@ -57,6 +57,14 @@ struct EightBit {
   bool two_copies() const { return blocks() || transposes; }
 };
 
+// What cross-entropy keeps of the logits (tokens, vocabulary).
+enum class LossMemory : std::uint8_t {
+  kSeparate,  // fp32 probabilities beside them
+  kCopied,    // an fp32 copy of them, and fp32 probabilities beside both (Megatron-LM's own fusion,
+              // core/fusions/fused_cross_entropy.py)
+  kInPlace,   // nothing: probabilities and gradient overwrite them (Transformer Engine)
+};
+
 struct Plan {
   // batch, in sequences
   std::int64_t sequence_length = 0;
@@ -103,11 +111,18 @@ struct Plan {
   EightBit eight_bit;                  // key compute "fp8": then `compute` above is bf16
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
+  LossMemory loss = LossMemory::kSeparate;
   bool dropout = false;                // the model's dropout is active
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
   // allocator
   bool expandable_segments = false;    // of PyTorch's caching allocator: less cut-off memory
+  std::optional<Bytes> blas_workspace; // CUBLAS_WORKSPACE_CONFIG, a host thread; none: the device's
+
+  // buffers: what the framework keeps beside the training state (buffers.h)
+  bool weight_gradient_placeholders = false;
+  bool gather_buffer = false;
+  Bytes kernel_workspace = Bytes(0);
 
   bool operator==(const Plan&) const = default;
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
@@ -152,10 +167,10 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 //                                 a list: sums to the layers, 0 only for the first and last chunk
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
-// Reads "batch", "parallel", "sharding", "recompute", "precision", "attention", "dropout",
-// "clip_gradients", "allocator" of a what-if and leaves its other keys to others. `devices` > 0
-// derives a left out data degree and has to match; 0 takes any. Required is only
-// batch.sequence_length; the rest defaults to the members above, global to micro * data (one
+// Reads "batch", "parallel", "sharding", "recompute", "precision", "attention", "loss",
+// "dropout", "clip_gradients", "allocator", "buffers" of a what-if and leaves its other keys to
+// others. `devices` > 0 derives a left out data degree and has to match; 0 takes any. Required is
+// only batch.sequence_length; the rest defaults to the members above, global to micro * data (one
 // micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients to the
 // compute type, dropout to the model's. With fp32 weights there is no further master copy, with
 // fp32 gradients no further copy of those, whatever is asked.

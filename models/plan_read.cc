@@ -37,6 +37,10 @@ const std::vector<std::pair<std::string, Scaling>> kScalings = {
     {"none", Scaling::kNone},   {"delayed", Scaling::kDelayed}, {"tensor", Scaling::kTensor},
     {"block", Scaling::kBlock}, {"mx", Scaling::kMx}};
 const std::vector<std::pair<std::string, bool>> kCopies = {{"fp32", true}, {"none", false}};
+const std::vector<std::pair<std::string, LossMemory>> kLosses = {
+    {"separate", LossMemory::kSeparate},
+    {"copied", LossMemory::kCopied},
+    {"in_place", LossMemory::kInPlace}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
 
 template <class Value>
@@ -233,6 +237,14 @@ void read_precision(const Object& object, Plan& plan) {
   object.done();
 }
 
+void read_buffers(const Object& object, Plan& plan) {
+  plan.weight_gradient_placeholders =
+      object.boolean("weight_gradient_placeholders", plan.weight_gradient_placeholders);
+  plan.gather_buffer = object.boolean("gather_buffer", plan.gather_buffer);
+  plan.kernel_workspace = object.bytes("kernel_workspace", plan.kernel_workspace);
+  object.done();
+}
+
 std::string exact_bytes(Bytes bytes) {
   constexpr std::int64_t kMega = 1'000'000;
   if (bytes.count % kMega == 0) return fmt::format("{} MB", bytes.count / kMega);
@@ -280,11 +292,15 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   read_recompute(what_if, plan);
   read_precision(what_if.object("precision"), plan);
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
+  plan.loss = what_if.word("loss", plan.loss, kLosses);
   plan.dropout = what_if.boolean("dropout", model.dropout);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
   const Object allocator = what_if.object("allocator");
   plan.expandable_segments = allocator.boolean("expandable_segments", plan.expandable_segments);
+  if (allocator.has("blas_workspace")) plan.blas_workspace = allocator.bytes("blas_workspace");
+  allocator.touch("blas_workspace");
   allocator.done();
+  read_buffers(what_if.object("buffers"), plan);
 
   std::optional<PlanTrouble> trouble = trouble_alone(plan);
   if (!trouble) trouble = trouble_with(plan, model);
@@ -314,9 +330,15 @@ Json write_plan(const Plan& plan) {
                        {"moments", word_of(plan.moments, kDtypes)},
                        {"gradient_copy", word_of(plan.gradient_copy, kCopies)}};
   json["attention"] = word_of(plan.fused_attention, kAttentions);
+  json["loss"] = word_of(plan.loss, kLosses);
   json["dropout"] = plan.dropout;
   json["clip_gradients"] = plan.clip_gradients;
-  json["allocator"] = {{"expandable_segments", plan.expandable_segments}};
+  json["allocator"] = {
+      {"expandable_segments", plan.expandable_segments},
+      {"blas_workspace", plan.blas_workspace ? Json(exact_bytes(*plan.blas_workspace)) : Json()}};
+  json["buffers"] = {{"weight_gradient_placeholders", plan.weight_gradient_placeholders},
+                     {"gather_buffer", plan.gather_buffer},
+                     {"kernel_workspace", exact_bytes(plan.kernel_workspace)}};
   return json;
 }
 

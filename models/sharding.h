@@ -1,8 +1,8 @@
 // Sharding: the training state of a chunk, where it lives, and what moves it (ZeRO, Rajbhandari et
 // al. 2020; FSDP; Megatron-LM's distributed optimizer).
 //
-// The weights of one block and type form a *unit*: gathered, reduced and updated together. With n elements
-// and d shards a unit holds, of each, all n or ceil(n / d):
+// The weights of one block and type form a *unit*: gathered, reduced and updated together. With n
+// elements and d shards a unit holds, of each, all n or ceil(n / d):
 //                      stage 0   1        2        3
 //   weights            n         n        n        n/d  (gathered when used)
 //   gradients          n         n        n/d      n/d  (whole ones live until they are reduced)

@@ -390,9 +390,20 @@ Block Writer::head() {
   ValueId maximum = block_.activation("loss.maximum", {tokens_}, Dtype::kFp32);
   ValueId sums = block_.activation("loss.sums", {tokens_, 2}, Dtype::kFp32);
   ValueId loss = block_.activation("loss.out", {tokens_}, Dtype::kFp32);
-  ValueId probabilities = block_.activation("loss.probabilities", {tokens_, vocabulary},
-                                            Dtype::kFp32);
   Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
+  if (plan_.loss == LossMemory::kCopied) {
+    ValueId copy = block_.activation("loss.logits", {tokens_, vocabulary}, Dtype::kFp32);
+    Pointwise cast{PointwiseKind::kCast, tokens_, vocabulary, plan_.compute, Dtype::kFp32, false};
+    block_.add("loss.copy", cast, {logits}, {copy});
+    logits = copy;
+    part.dtype = Dtype::kFp32;
+  }
+  ValueId probabilities = logits;
+  if (plan_.loss == LossMemory::kInPlace) {
+    part.statistics = plan_.compute;
+  } else {
+    probabilities = block_.activation("loss.probabilities", {tokens_, vocabulary}, Dtype::kFp32);
+  }
   block_.add("loss.maximum", part, {logits}, {maximum});
   if (split_) {
     block_.exchange("loss.maximum.reduce", ExchangeKind::kAllReduce, {maximum}, {maximum},

@@ -78,6 +78,8 @@ const std::vector<Floor>& floors() {
        {"sim/", "models/", "execute/", "calibrate/", "<fmt/", "<nlohmann/", "<CLI/", "<sched.h>",
         "<unistd.h>"}},
       {"tools/import_topology_xml.", {"<pugixml.hpp>"}},
+      {"tools/measured_trace.", {"<simdjson.h>"}},
+      {"tools/measured_files.", {"<zlib.h>"}},
   };
   return table;
 }

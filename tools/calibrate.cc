@@ -24,6 +24,7 @@
 #include "models/lower.h"
 #include "models/transformer.h"
 #include "sim/base/error.h"
+#include "tools/calibrate_cuda.h"
 #include "tools/files.h"
 #include "tools/here.h"
 
@@ -291,9 +292,6 @@ void check_arguments(const CalibrateArguments& arguments) {
     throw Error("--device", fmt::format("must be cpu or cuda, is \"{}\"{}", arguments.device,
                                         did_you_mean(arguments.device, devices)));
   }
-  if (arguments.device == "cuda") {
-    throw Error("--device cuda", "this build has no CUDA executor, so nothing can be timed on one");
-  }
   if (!one_of(launches, arguments.launch)) {
     throw Error("--launch", fmt::format("must be threads or mpi, is \"{}\"{}", arguments.launch,
                                         did_you_mean(arguments.launch, launches)));
@@ -393,6 +391,7 @@ Profile profile_of(const Calibration& calibration, const std::string& name,
 
 int calibrate_command(const CalibrateArguments& arguments) {
   check_arguments(arguments);
+  if (arguments.device == "cuda") return calibrate_on_gpus(arguments);
   if (arguments.launch == "mpi") return calibrate_process(arguments);
   Calibrator calibrator(arguments, true);
   calibrator.measure_threads();

@@ -114,6 +114,12 @@ void add_execute(CLI::App& app, Arguments& arguments) {
   command->add_option("--rate", execute.rate, "The learning rate of AdamW")->type_name("X");
   command->add_option("--seed", execute.seed, "Of the initial weights and the made-up language")
       ->type_name("N");
+  command
+      ->add_option("--device", execute.device,
+                   "auto: NVIDIA GPUs if the cluster is of those and here is one for every rank")
+      ->type_name("auto|cpu|cuda");
+  command->add_flag("--cuda-graphs", execute.cuda_graphs,
+                    "Capture a step once and launch it whole: no gaps between kernels");
   command->footer(R"(Examples:
   stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");
@@ -139,8 +145,8 @@ void add_loop(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
   command->add_flag("--allow-inconclusive", loop.allow_inconclusive,
                     "Exit 0 where the machine was not still enough to tell");
-  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive (an interval of more than 3 %
-each way).
+  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive: fewer than 5 slices, or an interval
+of more than 3 % each way.
 Examples:
   stepcast loop configs/loop/gpt-h256.json
   stepcast loop configs/loop/*.json --json loop.json)");
@@ -178,12 +184,16 @@ Example:
 
 void add_compare(CLI::App& app, Arguments& arguments) {
   CLI::App* command =
-      app.add_subcommand("compare", "Two reports of one plan: is the one what the other said?");
+      app.add_subcommand("compare", "A forecast against a run: is the one what the other said?");
   CompareArguments& compare = arguments.compare;
   command->add_option("PREDICTED", compare.predicted, "A report of simulate or execute; - is stdin")
       ->required()
       ->type_name("");
-  command->add_option("MEASURED", compare.measured, "The same, held against it; - is stdin")
+  command
+      ->add_option("MEASURED", compare.measured,
+                   "A report too; or logs of Megatron-LM, NeMo, DeepSpeed or torchtitan, "
+                   "Megatron's golden values, traces of PyTorch's profiler (.json, .json.gz; a "
+                   "folder of ranks)")
       ->required()
       ->type_name("");
   command
@@ -200,7 +210,9 @@ void add_compare(CLI::App& app, Arguments& arguments) {
 Example:
   stepcast simulate plan.json --json forecast.json
   stepcast execute plan.json --json run.json
-  stepcast compare forecast.json run.json --tolerance 10% --junit compare.xml)");
+  stepcast compare forecast.json run.json --tolerance 10% --junit compare.xml
+  stepcast compare forecast.json train.log
+  stepcast compare forecast.json traces/)");
 }
 
 void add_show(CLI::App& app, Arguments& arguments) {

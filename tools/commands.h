@@ -29,6 +29,8 @@ struct ExecuteArguments {
   std::string trace;               // --trace FILE, of the last step
   double rate = 1e-3;              // --rate: AdamW's learning rate
   std::uint64_t seed = 1;          // --seed: of initial weights and the made-up language
+  std::string device = "auto";     // --device auto|cpu|cuda
+  bool cuda_graphs = false;        // --cuda-graphs
 };
 int execute_command(const ExecuteArguments& arguments);
 

@@ -1,6 +1,7 @@
-// Compare: two reports of one question held against each other, as a gate against regressions. What
-// `simulate --json` and `execute --json` write (stepcast.report/1) goes in, in any pairing; a kept
-// report may stand for the forecast.
+// Compare: a forecast held against a measurement of the same question, as a gate against
+// regressions. What `simulate --json` and `execute --json` write (stepcast.report/1) goes in, in
+// any pairing; a kept report may stand for the forecast. MEASURED may also be what a run on a real
+// cluster left behind: a log, golden values, or traces (measured.h).
 //
 // A metric's error is signed: predicted / measured - 1; there is none where measured is 0. Judged
 // are the step's time, the allocated peak and the bytes sent on each axis: within the tolerance, or
@@ -11,7 +12,18 @@
 // interquartile range over the median, over all steps where n < 3. Where it exceeds the tolerance
 // the machine was not still, and nothing is said about the time: inconclusive. Quantiles are
 // interpolated between order statistics (type 7 of Hyndman and Fan, The American Statistician 50,
-// 1996).
+// 1996). Of a log or a trace the steps that are kept (measured.h) stand in the same way for the
+// step and its spread, which is the noise floor.
+//
+// A trace is taken apart, and so is the forecast's own, made again from the report's config:
+//   kernels        seconds of each kind of kernel on the device, by its name or op
+//   communication  of each axis: the least over the ranks that took part and are traced, which is
+//                  the transfer; what the others took longer is skew
+//   exposed        communication that no kernel covers
+//   idle           nothing runs; with exposed pipeline communication it is the bubble, as a receive
+//                  that waits looks like one that transfers
+// All are means over the traced ranks of the stages that are traced; the ranks' groups are matched
+// to the axes of the plan's mesh by the ranks in them, else by their description.
 #pragma once
 
 #include <optional>
@@ -24,7 +36,8 @@
 namespace stepcast {
 
 struct CompareArguments {
-  std::string predicted, measured;  // reports; one of the two may be -, stdin
+  std::string predicted;            // a report; one file may be -, stdin
+  std::vector<std::string> measured;  // a report, or a run's log, golden values or traces
   std::string tolerance = "5%";     // --tolerance 5%, or 0.05
   std::string json;                 // --json FILE|-
   std::string junit;                // --junit FILE|-
@@ -67,6 +80,14 @@ double parse_tolerance(std::string_view text);
 // that differ in model, batch, parallel, sharding or recompute: they answer different questions. A
 // difference in anything else is a note.
 Comparison compare_reports(const Document& predicted, const Document& measured, double tolerance);
+
+// The same with a run. `name` is of its files. Throws Error (place: `name`) for another global
+// batch, sequence length or number of ranks than the forecast's. Where a run tells of its memory,
+// the counterpart of what torch has allocated is the allocated peak of the rank's stage with the
+// workspaces, which torch takes from the same allocator.
+struct Measured;
+Comparison compare_run(const Document& predicted, const Measured& measured,
+                       const std::string& name, double tolerance);
 
 // One sentence: the verdict and the step's two times.
 std::string summary_sentence(const Comparison& comparison);

@@ -11,14 +11,13 @@
 #include <fmt/ranges.h>
 
 #include "sim/base/units.h"
+#include "tools/compare_judge.h"
 #include "tools/table.h"
 
 namespace stepcast {
 namespace {
 
 using Cells = std::vector<std::vector<std::string>>;
-
-std::string percent(double share) { return fmt::format("{:.3g} %", 100 * share); }
 
 // "+2.7 %"; what rounds to nothing has no sign.
 std::string error_text(const Metric& metric) {
@@ -56,7 +55,7 @@ bool unwelcome(const Metric& metric) {
 }
 
 std::string steps_text(const std::optional<double>& spread) {
-  return spread ? fmt::format(" (median step, spread {})", percent(*spread)) : "";
+  return spread ? fmt::format(" (median step, spread {})", percent_text(*spread)) : "";
 }
 
 // -------------------------------------------------------------------------------------------- XML
@@ -113,7 +112,7 @@ std::string summary_sentence(const Comparison& comparison) {
   for (const Metric& metric : comparison.metrics) {
     if (metric.verdict == Verdict::kBeyond) beyond.push_back(metric.label);
   }
-  const std::string tolerance = "the tolerance of " + percent(comparison.tolerance);
+  const std::string tolerance = "the tolerance of " + percent_text(comparison.tolerance);
   std::string verdict = "within " + tolerance;
   if (comparison.verdict == Verdict::kInconclusive) {
     verdict = "inconclusive, the machine was not still";

@@ -22,6 +22,7 @@
 #include "sim/result/report.h"
 #include "tools/commands.h"
 #include "tools/composition.h"
+#include "tools/execute_cuda.h"
 #include "tools/files.h"
 #include "tools/here.h"
 #include "tools/whatif.h"
@@ -62,8 +63,8 @@ Timeline timeline_of(std::vector<RankRun>& runs, bool trace) {
   return timeline;
 }
 
-Report report_of(const WhatIf& what_if, const Job& job, std::vector<RankRun>& runs,
-                 const Machine& machine, bool trace) {
+Report report_of(const WhatIf& what_if, const Job& job, std::vector<RankRun>& runs, Bytes capacity,
+                 bool trace) {
   Report report;
   report.config = what_if.resolved;
   report.timeline = timeline_of(runs, trace);
@@ -78,7 +79,7 @@ Report report_of(const WhatIf& what_if, const Job& job, std::vector<RankRun>& ru
     memory.reserved = std::max(memory.reserved, run.arena);
     report.traffic.stages[stage] = run.sent;
   }
-  report.capacity = machine.memory;
+  report.capacity = capacity;
   report.parameters = parameters(what_if.model);
   const Plan& plan = what_if.plan;
   report.flops_per_token = model_flops_per_token(what_if.model, plan.sequence_length, true);
@@ -99,13 +100,14 @@ Report report_of(const WhatIf& what_if, const Job& job, std::vector<RankRun>& ru
 }
 
 // Ranks beyond the cores take turns: their times say nothing about the plan.
-bool is_timed(const Job& job, const Machine& machine, const ExecuteArguments& arguments) {
-  return arguments.launch == "mpi" || job.mesh.ranks() <= machine.cores;
+bool is_timed(const Job& job, const Machine& machine, const ExecuteArguments& arguments,
+              const Gpus& gpus) {
+  return gpus.used || arguments.launch == "mpi" || job.mesh.ranks() <= machine.cores;
 }
 
 Json report_json(const Report& report, const Job& job, const std::vector<RankRun>& runs,
                  const Machine& machine, const ExecuteArguments& arguments,
-                 const ExecuteOptions& options) {
+                 const ExecuteOptions& options, const Gpus& gpus) {
   const RankRun& run = runs.front();
   Json json = write_report(report, job);
   const auto composition = compose(job, runs);
@@ -118,10 +120,11 @@ Json report_json(const Report& report, const Job& job, const std::vector<RankRun
                      {"processor", machine.processor},
                      {"cores", machine.cores},
                      {"memory_bytes", machine.memory.count},
-                     {"backend", "cpu"},
+                     {"backend", gpus.used ? "cuda" : "cpu"},
                      {"launch", arguments.launch},
-                     {"timed", is_timed(job, machine, arguments)},
+                     {"timed", is_timed(job, machine, arguments, gpus)},
                      {"ranks", job.mesh.ranks()}};
+  if (gpus.used) json["machine"]["gpu"] = gpu_json(gpus, arguments.cuda_graphs);
   json["training"] = {{"data", arguments.data.empty() ? "synthetic" : arguments.data},
                       {"seed", options.seed},
                       {"initial_deviation", options.initial_deviation},
@@ -137,11 +140,12 @@ Json report_json(const Report& report, const Job& job, const std::vector<RankRun
 
 std::string table(const WhatIf& what_if, const Job& job, const Report& report,
                   const std::vector<RankRun>& runs, const Machine& machine,
-                  const ExecuteArguments& arguments) {
+                  const ExecuteArguments& arguments, const Gpus& gpus) {
   const RankRun& run = runs.front();
-  std::string out =
-      fmt::format("{}: {} ranks ({}) on {} cores, {}\n\n", what_if.name, what_if.plan.ranks(),
-                  arguments.launch, machine.cores, machine.processor);
+  std::string out = fmt::format(
+      "{}: {} ranks ({}) on {}\n\n", what_if.name, what_if.plan.ranks(), arguments.launch,
+      gpus.used ? gpus.machine.device
+                : fmt::format("{} cores, {}", machine.cores, machine.processor));
   out += "  step       loss    seconds\n";
   const std::size_t steps = run.losses.size();
   const std::size_t every = std::max<std::size_t>(1, (steps + 19) / 20);
@@ -162,7 +166,8 @@ std::string table(const WhatIf& what_if, const Job& job, const Report& report,
         "off by {:+.2f} %\n(the furthest by {:+.2f} %).\n",
         composition->errors.size(), 100 * composition->error, 100 * composition->largest);
   }
-  if (!is_timed(job, machine, arguments)) {
+  out += gpu_text(gpus);
+  if (!is_timed(job, machine, arguments, gpus)) {
     out += fmt::format("Not timed: {} ranks take turns on {} cores.\n", job.mesh.ranks(),
                        machine.cores);
   }
@@ -187,6 +192,11 @@ void check_arguments(const ExecuteArguments& arguments) {
   if (arguments.steps < 1 || arguments.steps > 1'000'000) {
     throw Error("--steps", fmt::format("must be from 1 to 1000000, is {}", arguments.steps));
   }
+  const std::vector<std::string> devices = {"auto", "cpu", "cuda"};
+  if (std::find(devices.begin(), devices.end(), arguments.device) == devices.end()) {
+    throw Error("--device", fmt::format("must be auto, cpu or cuda, is \"{}\"{}", arguments.device,
+                                        did_you_mean(arguments.device, devices)));
+  }
   if (!(arguments.rate > 0) || arguments.rate > 1) {
     throw Error("--rate", fmt::format("must be above 0 and at most 1, is {}", arguments.rate));
   }
@@ -199,11 +209,15 @@ struct Prepared {
   Machine machine;
   std::unique_ptr<Corpus> corpus;
   ExecuteOptions options;
+  Gpus gpus;
 };
 
 std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak) {
   auto prepared = std::make_unique<Prepared>();
-  prepared->what_if = executable_what_if(arguments.config, arguments.sets, speak);
+  prepared->gpus.used = choose_gpus(arguments);
+  prepared->what_if = prepared->gpus.used
+                          ? executable_what_if_on_gpus(arguments.config, arguments.sets, speak)
+                          : executable_what_if(arguments.config, arguments.sets, speak);
   prepared->job = executable_job(prepared->what_if, arguments.config);
   const Job& job = prepared->job;
   for (const std::string& path : {arguments.json, arguments.trace}) {
@@ -218,7 +232,10 @@ std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak)
   options.trace = !arguments.trace.empty();
   options.record = std::min(arguments.steps, kRecorded);
   options.check_numbers = true;
-  if (arguments.launch == "threads") {
+  if (prepared->gpus.used) {
+    options.record = 0;  // one clock a GPU
+    options.check_numbers = false;
+  } else if (arguments.launch == "threads") {
     check_memory(job, arguments.config, prepared->machine);
     options.stuck = [](const Error& error) {
       std::fputs(fmt::format("stepcast: {}\n", error.what()).c_str(), stderr);
@@ -237,14 +254,17 @@ int report_all(const Prepared& prepared, std::vector<RankRun>& runs,
                const ExecuteArguments& arguments) {
   const Job& job = prepared.job;
   const bool trace = prepared.options.trace;
-  const Report report = report_of(prepared.what_if, job, runs, prepared.machine, trace);
+  const Gpus& gpus = prepared.gpus;
+  const Bytes capacity = gpus.used ? gpus.machine.memory : prepared.machine.memory;
+  const Report report = report_of(prepared.what_if, job, runs, capacity, trace);
   if (arguments.json != kStdout && arguments.trace != kStdout) {
-    write_file("-", table(prepared.what_if, job, report, runs, prepared.machine, arguments));
+    write_file("-", table(prepared.what_if, job, report, runs, prepared.machine, arguments, gpus));
   }
   std::optional<Error> first;
   if (!arguments.json.empty()) {
     const std::string text =
-        report_json(report, job, runs, prepared.machine, arguments, prepared.options).dump(2) +
+        report_json(report, job, runs, prepared.machine, arguments, prepared.options, gpus)
+            .dump(2) +
         "\n";
     try {
       write_file(arguments.json, text);
@@ -256,9 +276,10 @@ int report_all(const Prepared& prepared, std::vector<RankRun>& runs,
   }
   if (trace) {
     const Trace& spans = report.timeline.trace;
-    write_file(arguments.trace, arguments.trace.ends_with(".json")
-                                    ? write_kineto(job, spans, kAllTracedRanks, "cpu")
-                                    : write_perfetto(job, spans));
+    write_file(arguments.trace,
+               arguments.trace.ends_with(".json")
+                   ? write_kineto(job, spans, kAllTracedRanks, gpus.used ? "cuda" : "cpu")
+                   : write_perfetto(job, spans));
   }
   if (first) throw *first;
   return 0;
@@ -266,6 +287,11 @@ int report_all(const Prepared& prepared, std::vector<RankRun>& runs,
 
 int execute_threads(const ExecuteArguments& arguments) {
   const auto prepared = prepare(arguments, true);
+  if (prepared->gpus.used) {
+    std::vector<RankRun> runs = run_on_gpus(prepared->job, prepared->options, *prepared->corpus,
+                                            arguments.cuda_graphs, prepared->gpus);
+    return report_all(*prepared, runs, arguments);
+  }
   const int threads = threads_of_rank(*prepared);
   std::vector<RankRun> runs = run_threads(prepared->job, prepared->options, *prepared->corpus,
                                           [&] { return make_cpu_backend(threads); });
@@ -284,6 +310,12 @@ int run_process(Prepared& prepared, const ExecuteArguments& arguments, Progress&
                               job.mesh.ranks(), session.ranks(), job.mesh.ranks()));
     }
     const auto transport = session.transport();
+    if (prepared.gpus.used) {
+      const RankRun mine = run_on_a_gpu(job, prepared.options, *prepared.corpus, *transport,
+                                        arguments.cuda_graphs, prepared.gpus);
+      std::vector<RankRun> runs = gather_runs(*transport, job.mesh, mine);
+      return runs.empty() ? 0 : report_all(prepared, runs, arguments);
+    }
     prepared.options.epoch = common_epoch(*transport);
     if (!session.one_machine()) prepared.options.record = 0;  // their clocks differ
     const auto backend = make_cpu_backend(threads_of_rank(prepared));
@@ -309,6 +341,11 @@ int execute_processes(const ExecuteArguments& arguments) {
   } catch (const Error&) {
     if (launched_rank() > 0) sleep(2);
     throw;
+  }
+  // What a GPU was asked before a fork does not work after it; NCCL tells when a rank is lost.
+  if (prepared->gpus.used) {
+    Progress progress;
+    return run_process(*prepared, arguments, progress);
   }
   return run_watched(prepared->job, [&](Progress& progress) {
     return run_process(*prepared, arguments, progress);

@@ -308,6 +308,10 @@ std::vector<Field> memory_fields() {
             "The implementation of fused attention, one that the device's profile describes: "
             "flash1, flash2, flash3, cudnn ...; null: its usual one.",
             "Its speed, as it was measured."),
+      word("loss", "\"separate\"", "separate copied in_place",
+           "Cross-entropy keeps fp32 probabilities beside the logits; beside an fp32 copy of them "
+           "(Megatron-LM's own fusion); or works where they are (Transformer Engine's).",
+           "4 bytes a token and word of the vocabulary, 8, or none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
       field(Form::kSwitch, "clip_gradients", "true",
@@ -315,7 +319,21 @@ std::vector<Field> memory_fields() {
       field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
       field(Form::kSwitch, "allocator.expandable_segments", "false",
             "One growing segment a stream (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",
-            "Less reserved memory, where many sizes leave gaps.")};
+            "Less reserved memory, where many sizes leave gaps."),
+      field(Form::kBytes, "allocator.blas_workspace", "null",
+            "Workspace of the matrix product library for each host thread "
+            "(CUBLAS_WORKSPACE_CONFIG): \"32 MiB\" for :4096:8, which deterministic runs set."),
+      field(Form::kObject, "buffers", "{}", "What the framework keeps beside the training state."),
+      field(Form::kSwitch, "buffers.weight_gradient_placeholders", "false",
+            "A tensor of each shape of a layer's matrices stays, which autograd takes for the "
+            "weight gradient (Transformer Engine with fused accumulation).",
+            "One layer's matrices in the compute type, more memory."),
+      field(Form::kSwitch, "buffers.gather_buffer", "false",
+            "The head's gathered input lies in a buffer that stays (Megatron-LM with sequence "
+            "parallelism).", "Tokens x hidden x 2 bytes on the last stage."),
+      field(Form::kBytes, "buffers.kernel_workspace", "\"0 B\"",
+            "A workspace that a kernel library keeps besides: Transformer Engine has \"32 MiB\" "
+            "from Hopper on, \"4 MiB\" before.")};
 }
 
 std::vector<Field> question_fields() {

@@ -43,14 +43,14 @@ void refuse_nul(const std::string& path) {
   }
 }
 
-std::string read_stream(std::FILE* stream, const std::string& place) {
+std::string read_stream(std::FILE* stream, const std::string& place, std::size_t bytes_max) {
   std::string text;
   char piece[1 << 16];
   for (;;) {
     const std::size_t count = std::fread(piece, 1, sizeof piece, stream);
     text.append(piece, count);
-    if (text.size() > kJsonBytesMax) {
-      throw Error(place, fmt::format("is larger than {} MiB", kJsonBytesMax >> 20));
+    if (text.size() > bytes_max) {
+      throw Error(place, fmt::format("is larger than {} MiB", bytes_max >> 20));
     }
     if (count == sizeof piece) continue;
     if (std::ferror(stream) != 0) throw Error(place, "cannot read: " + errno_text(errno));
@@ -162,8 +162,10 @@ std::string suggestion(const std::string& name, const std::vector<std::string>& 
 
 }  // namespace
 
-std::string read_file(const std::string& path) {
-  if (path == "-") return read_stream(stdin, "stdin");
+std::string read_file(const std::string& path) { return read_file(path, kJsonBytesMax); }
+
+std::string read_file(const std::string& path, std::size_t bytes_max) {
+  if (path == "-") return read_stream(stdin, "stdin", bytes_max);
   refuse_nul(path);
   if (path.empty()) throw Error("", "a path is empty");
   std::error_code ignored;
@@ -173,7 +175,7 @@ std::string read_file(const std::string& path) {
     throw Error(path, errno == ENOENT ? "there is no such file"
                                       : "cannot read: " + errno_text(errno));
   }
-  return read_stream(file.get(), path);
+  return read_stream(file.get(), path, bytes_max);
 }
 
 void write_file(const std::string& path, std::string_view content) {

@@ -1,6 +1,7 @@
 // Files: the only place that reads and writes them.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@ namespace stepcast {
 
 // Throws Error (place: the path) if it cannot be read or exceeds the JSON limit. "-" is stdin.
 std::string read_file(const std::string& path);
+std::string read_file(const std::string& path, std::size_t bytes_max);
 
 // Whole or not at all: writes a temporary neighbour and renames it. "-" is stdout.
 void write_file(const std::string& path, std::string_view content);

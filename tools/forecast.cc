@@ -45,6 +45,10 @@ void set_utilisation(const WhatIf& what_if, const Job& job, Report& report) {
 
 }  // namespace
 
+MemoryOptions memory_options(const Plan& plan) {
+  return {plan.expandable_segments, plan.blas_workspace};
+}
+
 Flops performed_flops(const Job& job) {
   std::vector<Flops> of_body(job.bodies.size());
   for (std::size_t i = 0; i < job.bodies.size(); ++i) {
@@ -81,7 +85,7 @@ Forecast forecast(const WhatIf& what_if, const ForecastOptions& options) {
   Report& report = result.report;
   report.config = what_if.resolved;
   report.timeline = simulate(job, prices, simulate_options);
-  report.footprint = account(job, what_if.cluster, {what_if.plan.expandable_segments});
+  report.footprint = account(job, what_if.cluster, memory_options(what_if.plan));
   report.traffic = count_traffic(job);
   report.capacity = what_if.cluster.device.memory;
   report.parameters = parameters(what_if.model);

@@ -33,6 +33,9 @@ struct Forecast {
 // Throws Error for an illegal plan; a Job that does not verify aborts (a bug of this program).
 Forecast forecast(const WhatIf& what_if, const ForecastOptions& options = {});
 
+// What a plan says of the allocator.
+MemoryOptions memory_options(const Plan& plan);
+
 // FLOPs of the matrix products and attention that all ranks of the Job perform in a step.
 Flops performed_flops(const Job& job);
 

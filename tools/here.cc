@@ -73,7 +73,8 @@ WhatIf executable_what_if(const std::string& config, const std::vector<std::stri
   const WhatIf asked = read_what_if(config, given);
   std::vector<std::string> sets = given;
   for (const char* set : {"precision.compute=fp32", "precision.gradients=fp32",
-                          "precision.moments=fp32", "dropout=false"}) {
+                          "precision.moments=fp32", "precision.scaling=none",
+                          "precision.fp8_weights=false", "dropout=false"}) {
     sets.emplace_back(set);
   }
   WhatIf what_if = config == "-" ? asked : read_what_if(config, sets);
@@ -91,6 +92,17 @@ WhatIf executable_what_if(const std::string& config, const std::vector<std::stri
         stderr);
   }
   return what_if;
+}
+
+WhatIf executable_what_if_on_gpus(const std::string& config, const std::vector<std::string>& given,
+                                  bool speak) {
+  const WhatIf asked = read_what_if(config, given);
+  if (!asked.plan.dropout) return asked;
+  if (config == "-") throw Error("execute -", "runs without dropout; say \"dropout\": false");
+  std::vector<std::string> sets = given;
+  sets.emplace_back("dropout=false");
+  if (speak) std::fputs("stepcast: execute runs without dropout, whatever the file says\n", stderr);
+  return read_what_if(config, sets);
 }
 
 Job executable_job(const WhatIf& what_if, const std::string& config) {

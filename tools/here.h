@@ -27,6 +27,9 @@ std::map<std::string, std::string> machine_texts();
 // change, if it may speak.
 WhatIf executable_what_if(const std::string& config, const std::vector<std::string>& sets,
                           bool speak);
+// The same on GPUs: as the file says, without dropout.
+WhatIf executable_what_if_on_gpus(const std::string& config, const std::vector<std::string>& sets,
+                                  bool speak);
 
 // Lowered and verified. Throws Error (place: the config) for what no backend carries out.
 Job executable_job(const WhatIf& what_if, const std::string& config);

@@ -1,6 +1,7 @@
 // The full Job and its ring live side by side, their ranks threads that wait for their turn, so
 // that a slice begins at once. A forecast is a simulation of the full Job in which each instance
-// takes the mean of its key. Cost: that of the steps, plus a simulation a slice.
+// takes what one of the ring's of its key took. Cost: that of the steps, plus a few simulations a
+// slice.
 #include "tools/loop.h"
 
 #include <algorithm>
@@ -35,6 +36,7 @@ constexpr std::int64_t kSlicesMax = 1000;
 constexpr int kFirstSlices = 3;         // of the profile that is kept
 constexpr double kSliceSeconds = 0.25;  // of full steps, at least one and at most
 constexpr std::int64_t kStepsMax = 4;
+constexpr int kDraws = 8;  // simulations of a slice's forecast
 constexpr int kResamples = 2000;
 
 // One Job whose ranks are kept.
@@ -65,27 +67,64 @@ class Runner {
   std::unique_ptr<ThreadRanks> ranks_;
 };
 
-// What each instance of the Job takes by the means of its keys.
-Recording forecast_of(const Job& job, const Measurements& measured) {
-  Recording recording;
-  std::vector<std::vector<Duration>> stages;
-  for (const Program& program : job.programs) {
-    std::vector<Duration>& durations = stages.emplace_back();
-    for_each_timed(job, program,
-                   [&](const Call& call, std::size_t, const Instruction& what, std::size_t) {
-                     const WorkKey key = work_key(job, call, what);
-                     const Statistic* statistic = measured.find(key);
-                     STEPCAST_CHECK(statistic != nullptr,
-                                    "the ring has all work of the plan: " + to_text(key));
-                     durations.push_back(to_duration(Seconds(statistic->mean())));
-                   });
+// What the ring's instances took, by key.
+class Samples {
+ public:
+  void add(const Job& job, const Recording& recording) {
+    for_each_instance(job, [&](std::size_t rank, const WorkKey& key, std::size_t at) {
+      const std::size_t known = catalog_.index(key);
+      if (samples_.size() <= known) samples_.resize(known + 1);
+      samples_[known].push_back(recording.durations[rank][at]);
+    });
   }
-  for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
-    recording.durations.push_back(stages[static_cast<std::size_t>(job.mesh.stage(rank))]);
+
+  // A step of the Job in which each instance takes what one of its key took, drawn by a seed. Their
+  // means would do for one rank. But ranks that meet wait for the slower one each time, which takes
+  // longer than the mean of both; and how far they differ is in the samples.
+  Recording draw(const Job& job, std::uint64_t seed) const {
+    return step_of(job, [&](const std::vector<Duration>& samples, std::size_t rank,
+                            std::size_t at) {
+      return samples[hash(seed, rank, at) % samples.size()];
+    });
   }
-  recording.step = simulate(job, recording).step;
-  return recording;
-}
+
+  // Each instance takes its key's mean.
+  Recording mean(const Job& job) const {
+    return step_of(job, [](const std::vector<Duration>& samples, std::size_t, std::size_t) {
+      Duration sum;
+      for (const Duration sample : samples) sum += sample;
+      return Duration(sum.picoseconds / std::ssize(samples));
+    });
+  }
+
+ private:
+  template <class Function>
+  static void for_each_instance(const Job& job, Function function) {
+    for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
+      const auto& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
+      for_each_timed(job, program,
+                     [&](const Call& call, std::size_t, const Instruction& what, std::size_t at) {
+                       function(static_cast<std::size_t>(rank), work_key(job, call, what), at);
+                     });
+    }
+  }
+
+  template <class Choose>
+  Recording step_of(const Job& job, Choose choose) const {
+    Recording recording;
+    recording.durations.resize(static_cast<std::size_t>(job.mesh.ranks()));
+    for_each_instance(job, [&](std::size_t rank, const WorkKey& key, std::size_t at) {
+      const std::optional<std::size_t> known = catalog_.find(key);
+      STEPCAST_CHECK(known, "the ring has all work of the plan: " + to_text(key));
+      recording.durations[rank].push_back(choose(samples_[*known], rank, at));
+    });
+    recording.step = simulate(job, recording).step;
+    return recording;
+  }
+
+  Catalog catalog_;
+  std::vector<std::vector<Duration>> samples_;  // by the catalog's index
+};
 
 std::string kind_of(const Job& job, const Call& call, const Instruction& what) {
   const WorkKey key = work_key(job, call, what);
@@ -163,40 +202,52 @@ class Loop {
   }
 
  private:
-  MeasuredSlice measure(Measurements& measurements) {
+  struct Ring {
+    Seconds sentinel;  // mean of the two around it
+    Recording recording;
+  };
+
+  Ring measure() {
     const MeasuredSlice slice =
         measure_slice(plan_.ranks * plan_.threads, [&] { return std::optional(ring_->step()); });
-    measurements.add(ring_->job(), *slice.recording);
-    return slice;
+    return {(slice.before + slice.after) / 2, *slice.recording};
   }
 
   void keep_profile() {
-    Measurements measurements;
+    Samples samples;
     for (int i = 0; i < kFirstSlices; ++i) {
-      const MeasuredSlice slice = measure(measurements);
-      plan_.kept_sentinel =
-          plan_.kept_sentinel + (slice.before + slice.after) / (2.0 * kFirstSlices);
+      last_ = measure();
+      samples.add(ring_->job(), last_.recording);
+      plan_.kept_sentinel = plan_.kept_sentinel + last_.sentinel / kFirstSlices;
     }
-    plan_.kept_forecast = to_seconds(forecast_of(full_->job(), measurements).step);
+    plan_.kept_forecast = to_seconds(samples.mean(full_->job()).step);
   }
 
+  // The full steps lie between two rings, so that a drift that goes on is in both sides.
   void run_slice() {
     const Job& job = full_->job();
-    Measurements measurements;
-    const MeasuredSlice slice = measure(measurements);
-    const Recording forecast = forecast_of(job, measurements);
-    LoopSlice result;
-    result.sentinel = (slice.before + slice.after) / 2;
-    result.forecast = to_seconds(forecast.step);
+    LoopSlice slice;
     const double slices = static_cast<double>(slices_), steps = static_cast<double>(steps_);
     for (std::int64_t i = 0; i < steps_; ++i) {
       const Recording recording = full_->step();
       plan_.composition.push_back(composition_error(job, recording));
-      result.measured = result.measured + to_seconds(recording.step) / steps;
+      slice.measured = slice.measured + to_seconds(recording.step) / steps;
       add_up(job, recording, 1 / (slices * steps), measured_);
     }
-    add_up(job, forecast, 1 / slices, forecast_);
-    plan_.slices.push_back(result);
+    const Ring next = measure();
+    slice.sentinel = (last_.sentinel + next.sentinel) / 2;
+    Samples samples;
+    samples.add(ring_->job(), last_.recording);
+    samples.add(ring_->job(), next.recording);
+    for (int i = 0; i < kDraws; ++i) {
+      const Recording drawn = samples.draw(job, static_cast<std::uint64_t>(i));
+      slice.forecast = slice.forecast + to_seconds(drawn.step) / kDraws;
+    }
+    const Recording mean = samples.mean(job);
+    slice.of_means = to_seconds(mean.step);
+    add_up(job, mean, 1 / slices, forecast_);
+    last_ = next;
+    plan_.slices.push_back(slice);
   }
 
   Machine machine_;
@@ -204,6 +255,7 @@ class Loop {
   std::int64_t slices_, steps_ = 1;
   LoopPlan plan_;
   std::unique_ptr<Runner> full_, ring_;
+  Ring last_;
   Sums forecast_, measured_;
 };
 
@@ -250,7 +302,9 @@ Interval LoopPlan::drift() const {
 
 Verdict LoopPlan::verdict(double tolerance) const {
   const Interval interval = total();
-  if (interval.half_width() > kWidest) return Verdict::kInconclusive;
+  if (slices.size() < kFewestSlices || interval.half_width() > kWidest) {
+    return Verdict::kInconclusive;
+  }
   return std::abs(interval.median) <= tolerance ? Verdict::kWithin : Verdict::kBeyond;
 }
 

@@ -3,7 +3,8 @@
 // A shared machine drifts by tens of percent within a minute, so a forecast that is to be judged
 // must be of the same moment as the run that judges it. A plan is therefore timed in slices of
 //   [sentinel, the ring (models/lower.h: a small Job of the plan's own work), sentinel, full steps]
-// and gives one ratio a slice, forecast / measured. What is reported of them, one below the other:
+// and gives one ratio a slice, forecast / measured, of the full steps by the rings before and after
+// them. What is reported of these, one below the other:
 //
 //   composition  the full steps put together again of their own times (tools/composition.h): what
 //                the engine gets wrong about order and waiting
@@ -39,9 +40,10 @@ struct LoopArguments {
 int loop_command(const LoopArguments& arguments);
 
 struct LoopSlice {
-  Seconds sentinel;  // mean of the two around the ring
-  Seconds forecast;  // from what the ring took in this slice
+  Seconds sentinel;  // mean of those around the two rings
+  Seconds forecast;  // drawn from what the rings before and after the full steps took
   Seconds measured;  // mean of the slice's full steps
+  Seconds of_means;  // forecast from the means of the same, as a profile has them
 };
 
 // Of all instances of one kind in a step, all ranks, mean over the slices.
@@ -73,8 +75,9 @@ struct LoopPlan {
   Verdict verdict(double tolerance) const;
 };
 
-// The widest that an interval may be for a verdict: half of it.
+// For a verdict: half the width that an interval may have, and the fewest slices.
 inline constexpr double kWidest = 0.03;
+inline constexpr std::size_t kFewestSlices = 5;
 
 // Runs one plan. Throws Error for what cannot be carried out or timed here.
 LoopPlan run_loop(const std::string& config, const LoopArguments& arguments);

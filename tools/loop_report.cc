@@ -107,6 +107,7 @@ Json plan_json(const LoopPlan& plan, double tolerance) {
   for (const LoopSlice& slice : plan.slices) {
     slices.push_back({{"sentinel_seconds", slice.sentinel.value},
                       {"forecast_seconds", slice.forecast.value},
+                      {"forecast_of_means_seconds", slice.of_means.value},
                       {"measured_seconds", slice.measured.value}});
   }
   const Composed composition = composed(plan);

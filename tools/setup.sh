@@ -10,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 packages=(
   g++ cmake ninja-build
   libfmt-dev nlohmann-json3-dev libcli11-dev libboost-graph-dev libpugixml-dev
+  libsimdjson-dev zlib1g-dev
   libnlopt-dev libnlopt-cxx-dev libopenmpi-dev openmpi-bin
   libdnnl-dev ocl-icd-opencl-dev  # whose CMake files ask for OpenCL, which is only recommended
   libgtest-dev libgmock-dev libbenchmark-dev

@@ -20,6 +20,7 @@
 #include "tools/cluster_text.h"
 #include "tools/commands.h"
 #include "tools/files.h"
+#include "tools/forecast.h"
 #include "tools/table.h"
 #include "tools/whatif.h"
 
@@ -304,8 +305,7 @@ Rows device_rows(const StageMemory& memory, const std::vector<Communicator>& gro
 
 std::string show_memory(const WhatIf& what_if, int stage) {
   const Job job = make_job(what_if);
-  const Footprint footprint =
-      account(job, what_if.cluster, {what_if.plan.expandable_segments});
+  const Footprint footprint = account(job, what_if.cluster, memory_options(what_if.plan));
   const std::vector<std::vector<Communicator>> groups = communicators(job, what_if.cluster);
   const Bytes capacity = what_if.cluster.device.memory;
   std::string text = fmt::format("memory of one device; {} has {}\n",

@@ -2,6 +2,7 @@
 // spellings each. What is not known is refused by name rather than taken for something near.
 // Linear in the text.
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
@@ -146,6 +147,41 @@ std::string attention_question(const Json& row, const Habits& habits,
   }
   assumed.emplace_back(habits.fused_attention ? "attention (fused)" : "attention (unfused)");
   return habits.fused_attention ? "fused" : "unfused";
+}
+
+// Two fusions of cross-entropy: Megatron-LM's own, and Transformer Engine's.
+std::string loss_question(const Json& row) {
+  const Json& extra = section_of(section_of(row, "software"), "extra");
+  const Json& flags = flags_of(row);
+  if (has(lower(text_of(extra, "cross_entropy_fusion")), "te ")) return "in_place";
+  if (switch_of(flags, "cross-entropy-loss-fusion") != true) return "separate";
+  return text_of(flags, "cross-entropy-fusion-impl") == "te" ? "in_place" : "copied";
+}
+
+// Deterministic algorithms of PyTorch need CUBLAS_WORKSPACE_CONFIG, :4096:8 in Megatron-LM's tests.
+Json allocator_question(const Json& row) {
+  Json allocator = Json::object();
+  if (switch_of(flags_of(row), "deterministic-mode") == true) {
+    allocator["blas_workspace"] = "32 MiB";
+  }
+  return allocator;
+}
+
+// Sources: models/buffers.h. Transformer Engine's workspace follows the generation as PyTorch's
+// does: 32 MiB from Hopper on, 4 MiB before.
+Json buffers_question(const Json& row, const Habits& habits, const Device& device) {
+  Json buffers = Json::object();
+  const Json& flags = flags_of(row);
+  const std::string layers = lower(text_of(section_of(row, "software"), "attention_impl"));
+  if (!habits.engine) return buffers;
+  buffers["gather_buffer"] = true;
+  if (layers.ends_with("/local") || text_of(flags, "transformer-impl") == "local") return buffers;
+  constexpr std::int64_t kHopper = std::int64_t{32} << 20;
+  const bool hopper = device.blas_workspace && device.blas_workspace->count >= kHopper;
+  buffers["kernel_workspace"] = hopper ? "32 MiB" : "4 MiB";
+  buffers["weight_gradient_placeholders"] =
+      switch_of(flags, "no-gradient-accumulation-fusion") != true;
+  return buffers;
 }
 
 std::string attention_kernel_question(const Json& row, const Device& device) {

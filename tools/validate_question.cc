@@ -25,20 +25,20 @@ namespace stepcast {
 namespace {
 
 // The first whose needle stands in the name.
-//                   needle      padded dropout  main  beside  fused  waits
+//                   needle      padded dropout  main  beside  fused  waits engine
 constexpr Habits kHabits[] = {
-    {"automodel",           false, false, false, true, true, false},
-    {"fsdp",                false, false, false, true, true, false},
-    {"composer",            false, false, false, true, true, false},
-    {"maxtext",             false, false, false, true, true, false},
-    {"paxml",               false, false, false, true, true, false},
-    {"megatron-bridge",     true, true, true, true, true, true},
-    {"nemo",                true, true, true, true, true, true},
-    {"megatron-core",       true, true, true, true, true, true},
-    {"megatron-deepspeed",  true, true, true, false, false, true},
-    {"megatron-lm 2020",    true, true, true, false, false, true},
-    {"megatron-lm 2021",    true, true, true, false, false, true},
-    {"megatron",            true, true, true, false, true, true},
+    {"automodel",           false, false, false, true, true, false, false},
+    {"fsdp",                false, false, false, true, true, false, false},
+    {"composer",            false, false, false, true, true, false, false},
+    {"maxtext",             false, false, false, true, true, false, false},
+    {"paxml",               false, false, false, true, true, false, false},
+    {"megatron-bridge",     true, true, true, true, true, true, true},
+    {"nemo",                true, true, true, true, true, true, true},
+    {"megatron-core",       true, true, true, true, true, true, true},
+    {"megatron-deepspeed",  true, true, true, false, false, true, false},
+    {"megatron-lm 2020",    true, true, true, false, false, true, false},
+    {"megatron-lm 2021",    true, true, true, false, false, true, false},
+    {"megatron",            true, true, true, false, true, true, true},
 };
 
 using Assumed = std::vector<std::string>;
@@ -180,6 +180,17 @@ Json stages_question(const Json& row, const Degrees& degrees, Assumed& assumed) 
     throw Error("software.extra.flags", "this uneven layout of layers is not mapped");
   }
   if (chunks == 1 || layers % chunks == 0) return "even";
+  if (degrees.virtual_stages > 1 && (layers + 2) % chunks == 0) {
+    // Megatron-LM interleaves layers that do not divide only where embedding and loss count as one
+    // each (arguments.py, account_for_embedding_in_pipeline_split).
+    Json stages = Json::array();
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const bool end = chunk == 0 || chunk + 1 == chunks;
+      stages.push_back((layers + 2) / chunks - (end ? 1 : 0));
+    }
+    assumed.emplace_back("stages (embedding and loss count as layers)");
+    return stages;
+  }
   const char* layout = degrees.virtual_stages > 1 ? "balanced" : "even";
   assumed.push_back(fmt::format("stages ({})", layout));
   return layout;
@@ -407,7 +418,10 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
       {"sharding", sharding_question(row, habits, degrees.data, per_node, assumed)},
       {"recompute", recompute_question(row, assumed)},
       {"precision", std::move(precision)},
-      {"attention", attention_question(row, habits, assumed)}};
+      {"attention", attention_question(row, habits, assumed)},
+      {"loss", loss_question(row)},
+      {"allocator", allocator_question(row)},
+      {"buffers", buffers_question(row, habits, device)}};
   const std::string kernel = attention_kernel_question(row, device);
   if (!kernel.empty()) question.what_if["attention_kernel"] = kernel;
   return question;

@@ -49,6 +49,7 @@ struct Habits {
   bool reduces_beside = true;     // gradient reduction overlaps backward
   bool fused_attention = true;
   bool waits_for_sends = false;   // in plain 1F1B
+  bool engine = false;            // layers are Transformer Engine's, in Megatron-LM's buffers
 };
 Habits habits_of(std::string_view framework);
 
@@ -61,6 +62,12 @@ Json precision_question(const Json& row, const Habits& habits, std::vector<std::
 Json recompute_question(const Json& row, std::vector<std::string>& assumed);
 std::string attention_question(const Json& row, const Habits& habits,
                                std::vector<std::string>& assumed);
+
+// The "loss", "buffers" and "allocator" of the what-if: what Megatron-LM and Transformer Engine
+// keep.
+Json buffers_question(const Json& row, const Habits& habits, const Device& device);
+Json allocator_question(const Json& row);
+std::string loss_question(const Json& row);
 
 // The "attention_kernel" that the row states, of those that the device's kernels describe; "" for
 // the device's usual one.

@@ -4,7 +4,7 @@
 // Memory. Tables mean different things by it: the peak of torch's allocator on the fullest rank,
 // on the rank that writes the log (Megatron-LM: the last one, hence the last stage), or what the
 // allocator has reserved. `memory` says which; the forecast's counterpart is the allocated peak of
-// that stage, or of the fullest.
+// that stage, or of the fullest, with the workspaces that torch takes from the same allocator.
 #include "tools/validate_runs.h"
 
 #include <algorithm>
@@ -42,8 +42,9 @@ RunForecast ask(const Json& what_if) {
       answer.parts[i] = to_seconds(rank.breakdown[i]).value;
     }
     for (const StageMemory& stage : result.report.footprint.stages) {
-      answer.peaks.push_back(static_cast<double>(stage.peak.count));
-      answer.residents.push_back(static_cast<double>(stage.resident.count));
+      // torch's counter has the workspaces of matrix products among what is allocated.
+      answer.peaks.push_back(static_cast<double>((stage.peak + stage.workspace).count));
+      answer.residents.push_back(static_cast<double>((stage.resident + stage.workspace).count));
       const double share = static_cast<double>(stage.device_total().count) /
                            static_cast<double>(result.report.capacity.count);
       answer.memory_share = std::max(answer.memory_share, share);

@@ -373,8 +373,8 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   // All keys first: a misspelt section is the cause of what else would look wrong.
   for (const char* key : {"name", "model", "cluster", "profile", "profile_basis", "batch",
                           "parallel", "sharding", "recompute", "precision", "attention",
-                          "attention_kernel", "dropout", "clip_gradients", "allocator", "expect",
-                          "train"}) {
+                          "attention_kernel", "loss", "dropout", "clip_gradients", "allocator",
+                          "buffers", "expect", "train"}) {
     root.touch(key);
   }
   root.done();

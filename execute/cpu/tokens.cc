@@ -104,9 +104,11 @@ void run(const Loss& op, const Work& work) {
       }
       case LossPart::kBackward: {
         const std::int64_t target = ids(work.reads[1])[i] - first;
+        const bool mine = target >= 0 && target < op.vocabulary;
+        const Real chosen = mine ? in[target] : Real(0);  // first: it may be one tensor with d
         Real* d = values<Real>(work.writes[0]) + i * op.vocabulary;
         for (std::int64_t j = 0; j < op.vocabulary; ++j) d[j] = in[j] * mean;
-        if (target >= 0 && target < op.vocabulary) d[target] = (in[target] - 1) * mean;
+        if (mine) d[target] = (chosen - 1) * mean;
         break;
       }
     }

@@ -34,6 +34,8 @@ inline AttentionOperands attention_operands(const Attention& op, const Work& wor
   const std::int64_t tokens = qkv.tensor->shape.sizes[0];
   const std::int64_t heads = qkv.tensor->shape.sizes[1] / op.head_dim - 2 * op.kv_heads;
   const std::int64_t key = heads * op.head_dim, value = key + op.kv_heads * op.head_dim;
+  STEPCAST_CHECK(heads == op.heads && tokens == op.batch * op.queries,
+                 "an Attention says the shape of its qkv");
   STEPCAST_CHECK(op.head_dim <= kPlainDimMax, "a head has at most 256 columns");
   AttentionOperands out;
   out.dim = static_cast<int>(op.head_dim);

@@ -16,6 +16,10 @@ std::string cuda_missing();
 
 int cuda_devices();  // that this process sees; 0 where cuda_missing() says why
 
+// The device of a process that mpirun or srun started: by its number on its machine (Open MPI's,
+// MPICH's and Slurm's variables), or else by its rank; in turns where a process sees fewer.
+int cuda_device_of_process(int rank);
+
 struct CudaOptions {
   bool graphs = false;  // capture a step once and launch it whole: no gaps between kernels. Spans
                         // and the breakdown are then unknown: all of a step is Part::kOther
@@ -31,6 +35,9 @@ struct MemoryItem {
 struct CudaRun {
   RankRun run;
   std::vector<MemoryItem> memory;
+  // Spans of the last steps, as many as ExecuteOptions::record asks for: of each Compute,
+  // Collective, Send and Receive in the order of issue, from the step's begin.
+  std::vector<std::vector<Span>> recorded;
 };
 
 // What the machine is, for reports and profiles. Numbers are 0 and texts "" where nobody tells:

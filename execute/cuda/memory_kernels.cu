@@ -49,6 +49,15 @@ void launch_squared_norm(const Numbers* stretches, int count, float* sum, const 
   if (count > 0) launch_kernel(SquaredNormTotal{partials, sum}, at.stream);
 }
 
+void launch_convert(const Numbers& in, void* out, Dtype dtype, const Launch& at) {
+  ElementwiseKernel kernel;
+  kernel.kind = Elementwise::kCopy;
+  kernel.size = in.elements;
+  kernel.a = {in.data, storage_of(in.dtype)};
+  kernel.out = {out, storage_of(dtype)};
+  launch_kernel(kernel, at.stream);
+}
+
 void launch_update(const UpdateStretch& stretch, const AdamW& options, const StepScalars* scalars,
                    const float* norm, const Launch& at) {
   static_assert(sizeof(StepScalars) == 2 * sizeof(float));

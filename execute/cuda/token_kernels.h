@@ -45,7 +45,7 @@ struct AddRowsForward {
 
 // d_table (table_rows, columns) [+]= the rows of d_y at each position. Of a bias: ColumnPartials.
 struct AddPositionsBackward {
-  static constexpr int kThreads = kTeamThreads, kBlocksMin = 4;
+  static constexpr int kThreads = kTeamThreads, kBlocksMin = 3;
   TokenRows tokens;
   std::int64_t columns = 0, table_rows = 0;
   bool accumulate = false;
@@ -113,13 +113,15 @@ struct RotaryKernel {
       constexpr unsigned kCount = decltype(count)::value;
       const auto j = static_cast<unsigned>(pair % half);
       const std::int64_t at = i * width + pair / half * head_dim + j;
-      float low[kCount], high[kCount];
+      float low[kCount], high[kCount], cosine[kCount], sine[kCount];
+      load_bundle(cosines + j, cosine);
+      load_bundle(sines + j, sine);
       x.load(at, low);
       x.load(at + half, high);
       STEPCAST_UNROLL for (unsigned k = 0; k < kCount; ++k) {
         const float before = low[k];
-        low[k] = before * cosines[j + k] - high[k] * sines[j + k];
-        high[k] = high[k] * cosines[j + k] + before * sines[j + k];
+        low[k] = before * cosine[k] - high[k] * sine[k];
+        high[k] = high[k] * cosine[k] + before * sine[k];
       }
       x.store(at, low);
       x.store(at + half, high);

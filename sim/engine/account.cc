@@ -105,7 +105,7 @@ Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& o
   const std::vector<Stream> streams = allocation_streams(job);
   ReplayOptions replay;
   replay.allocator.expandable_segments = options.expandable_segments;
-  replay.workspace = device.blas_workspace.value_or(Bytes(0));
+  replay.workspace = options.blas_workspace.value_or(device.blas_workspace.value_or(Bytes(0)));
   for (std::size_t stage = 0; stage < footprint.stages.size(); ++stage) {
     StageMemory& memory = footprint.stages[stage];
     for (const Communicator& group : groups[stage]) memory.communicators += group.bytes;
@@ -120,7 +120,9 @@ Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& o
     STEPCAST_CHECK(memory.peak <= memory.reserved, "what is live is reserved");
   }
   if (!device.context_memory) footprint.not_modelled.emplace_back("context");
-  if (!device.blas_workspace) footprint.not_modelled.emplace_back("workspace");
+  if (!device.blas_workspace && !options.blas_workspace) {
+    footprint.not_modelled.emplace_back("workspace");
+  }
   const bool has_groups = job.mesh.ranks() > 1;
   if (!device.nccl && has_groups) footprint.not_modelled.emplace_back("communicators");
   return footprint;

@@ -44,6 +44,7 @@
 //   waiting for the slowest rank        other
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "sim/base/units.h"
@@ -129,7 +130,8 @@ Timeline simulate(const Job& job, const Recording& recording, bool trace = false
 Footprint account(const Job& job);
 
 struct MemoryOptions {
-  bool expandable_segments = false;  // of the caching allocator
+  bool expandable_segments = false;    // of the caching allocator
+  std::optional<Bytes> blas_workspace; // of a host thread; none: the device's
 };
 // All of it. Outside the allocator lie the context with the kernels that are loaded into it, and
 // communicators, the collective library's own code with them (sim/network/communicators.h). The

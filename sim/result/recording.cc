@@ -36,6 +36,10 @@ class Recorder {
     Instant end = begin_;
     for (const Marks& rank : marks_) {
       recording.durations.push_back(durations(rank));
+      std::vector<Duration>& whole = recording.whole.emplace_back();
+      for (std::size_t at = 0; at < rank.ends.size(); ++at) {
+        whole.push_back(rank.ends[at] - entry(rank, at));
+      }
       if (!rank.ends.empty()) end = later(end, rank.ends.back());
     }
     recording.step = end - begin_;

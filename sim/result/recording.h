@@ -32,6 +32,7 @@ struct Marks {
 struct Recording {
   Duration step;  // from the first rank's begin to the last one's end
   std::vector<std::vector<Duration>> durations;  // by rank, in the order of Marks::ends
+  std::vector<std::vector<Duration>> whole;      // the same from the own entry, waits included
 };
 
 // Whether an instruction takes time, and so stands in Marks.

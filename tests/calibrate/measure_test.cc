@@ -47,6 +47,7 @@ Recording recording_of(const Job& job, Duration each) {
     const Program& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
     for_each_timed(job, program, [&](const auto&...) { durations.push_back(each); });
     recording.durations.push_back(durations);
+    recording.whole.push_back(durations);
   }
   return recording;
 }
@@ -73,6 +74,38 @@ TEST(Measurements, HoldTheMeanOfEveryKeyOfTheJob) {
     EXPECT_NEAR(found->mean(), 2e-6, 1e-15);
   }
   EXPECT_EQ(measurements.steps(job), 2);
+}
+
+// Of a collective among ranks that run the same program the own time counts, the wait included; of
+// one across stages, and of a message, what is left without it.
+TEST(Measurements, CountWaitingWhereItIsChance) {
+  Plan plan = executable_plan(8, 8);
+  plan.data = 2;
+  plan.pipeline = 2;
+  const Job job = lowered(gpt_model(2, 16, 4, 61, 12), plan);
+  Recording recording = recording_of(job, Duration(1'000'000));
+  for (auto& rank : recording.whole) {
+    for (Duration& time : rank) time = Duration(4'000'000);
+  }
+  Measurements measurements;
+  measurements.add(job, recording);
+  int waits = 0;
+  for (const Transfer& transfer : job.transfers) {
+    if (transfer.kind != TransferKind::kAllReduce) continue;
+    const bool across = transfer.axes.has(Axis::kPipeline);
+    const int ranks = transfer.ends_only ? 2 : job.mesh.group_size(transfer.axes);
+    const Statistic* found =
+        measurements.find(TransferKey{transfer.kind, false, ranks, transfer.bytes});
+    ASSERT_NE(found, nullptr);
+    EXPECT_NEAR(found->mean(), across ? 1e-6 : 4e-6, 1e-15);
+    waits += across ? 0 : 1;
+  }
+  EXPECT_GT(waits, 0);
+  for (const TimedTransfer& timed : measurements.work(4, 1).transfers) {
+    if (timed.transfer == "receive" || timed.transfer == "send") {
+      EXPECT_NEAR(timed.time.mean.value, 1e-6, 1e-15);
+    }
+  }
 }
 
 TEST(Measurements, GoOnFromWhatAFileHolds) {

@@ -138,6 +138,28 @@ TEST(InitialValues, AreTheSameHoweverAWeightIsCut) {
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(whole.size())), 0.02, 0.002);
 }
 
+// Several threads share a large table.
+TEST(InitialValues, AreTheSameInOnePieceAndInMany) {
+  const Job job = lowered(gpt_model(1, 256, 4, 9000, 8), executable_plan(8, 1));
+  const Place place{job.batch, 0, 1, 1};
+  const JobIndex index(job);
+  const InitialValues initial{job, index, place, 0.02, 1};
+  for (std::size_t i = 0; i < job.tensors.size(); ++i) {
+    const std::int64_t elements = job.tensors[i].shape.elements();
+    if (job.tensors[i].category != Category::kWeights || elements < 9000 * 256) continue;
+    std::vector<float> whole(static_cast<std::size_t>(elements)), pieces(whole.size());
+    initial.write(static_cast<TensorId>(i), 0, 0, elements, whole.data());
+    constexpr std::int64_t kPiece = 100'000;
+    for (std::int64_t at = 0; at < elements; at += kPiece) {
+      initial.write(static_cast<TensorId>(i), 0, at, std::min(kPiece, elements - at),
+                    pieces.data() + at);
+    }
+    EXPECT_EQ(whole, pieces);
+    return;
+  }
+  FAIL() << "the table is large";
+}
+
 // Ranks 0, 1, 2 hold 1, 10, 100 (times the element's number).
 TEST(ThreadTransports, ReduceGatherAndScatter) {
   Mesh mesh;

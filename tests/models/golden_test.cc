@@ -1,5 +1,5 @@
-// The text of two small plans, to the letter: what lowering decides can be read there, and a change
-// shows in the difference. STEPCAST_UPDATE_GOLDEN=1 writes the files anew.
+// The text of three small plans, to the letter: what lowering decides can be read there, and a
+// change shows in the difference. STEPCAST_UPDATE_GOLDEN=1 writes the files anew.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -55,6 +55,18 @@ TEST(Golden, FullyShardedLlamaWithCheckpoints) {
   plan.global_batch = 4 * 2;
   expect_golden(lower(transformer(llama_model(2, 32, 4, 2, 96, 64), plan), plan),
                 "llama_zero3_hybrid");
+}
+
+TEST(Golden, TensorParallelLlamaWithEightBitProducts) {
+  Plan plan = small_plan(16, 1, 1);
+  plan.tensor = 2;
+  plan.sequence_parallel = true;
+  plan.data = 2;
+  plan.zero = 1;
+  plan.eight_bit.scaling = Scaling::kTensor;
+  plan.global_batch = 2 * 2;
+  expect_golden(lower(transformer(llama_model(1, 32, 4, 2, 96, 64), plan), plan),
+                "llama_tp2_fp8");
 }
 
 }  // namespace

@@ -65,6 +65,11 @@ Case random_case(std::mt19937& random) {
   p.fused_attention = random() % 2 == 0;
   p.dropout = random() % 2 == 0;
   p.clip_gradients = random() % 4 != 0;
+  if (random() % 2 == 0) {
+    p.eight_bit.scaling = static_cast<Scaling>(1 + random() % 4);
+    p.eight_bit.transposes = random() % 2 == 0;
+    p.eight_bit.weights = !p.eight_bit.blocks() && random() % 2 == 0;
+  }
   p.global_batch = p.micro_batch * p.data * pick({1, 2, 3, 5, 8});
   c.text = write_model(c.model).dump() + write_plan(p).dump();
   return c;

@@ -109,7 +109,10 @@ TEST(Plan, ReadsEverySection) {
       "recompute": "selective",
       "precision": {"compute": "fp16", "gradients": "fp16", "master": "fp32", "moments": "bf16",
                     "gradient_copy": "fp32"},
-      "attention": "unfused", "dropout": true, "clip_gradients": false})");
+      "attention": "unfused", "dropout": true, "clip_gradients": false,
+      "loss": "in_place", "allocator": {"blas_workspace": "32 MiB"},
+      "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
+                  "kernel_workspace": "4 MiB"}})");
   EXPECT_EQ(plan.ranks(), 1024);
   EXPECT_EQ(plan.micro_batches(), 32);
   EXPECT_TRUE(plan.sequence_parallel);
@@ -124,6 +127,10 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_EQ(plan.moments, Dtype::kBf16);
   EXPECT_TRUE(plan.master && plan.gradient_copy && plan.dropout);
   EXPECT_FALSE(plan.fused_attention || plan.clip_gradients);
+  EXPECT_EQ(plan.blas_workspace, Bytes(32 << 20));
+  EXPECT_TRUE(plan.weight_gradient_placeholders && plan.gather_buffer);
+  EXPECT_EQ(plan.loss, LossMemory::kInPlace);
+  EXPECT_EQ(plan.kernel_workspace, Bytes(4 << 20));
   EXPECT_THAT(plan.order, ElementsAre(Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kPipeline,
                                       Axis::kData, Axis::kReplica));
 }
@@ -133,6 +140,8 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
        {R"("dropout": false)", R"("recompute": {"every": 4})", R"("recompute": "full")",
         R"("recompute": {"modules": ["mlp", "norm"]}, "attention": "unfused")",
         R"("precision": {"compute": "fp32"}, "clip_gradients": false)",
+        R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
+        R"("precision": {"compute": "fp8", "scaling": "delayed", "fp8_weights": true})",
         R"("precision": {"gradient_copy": "fp32", "master": "none", "moments": "fp16"})",
         R"("sharding": {"zero": 3, "bucket": "25 MiB", "shard_group": 4, "prefetch": 0},
            "parallel": {"data": 8, "order": ["data", "tensor", "pipeline"]})",
@@ -396,7 +405,25 @@ TEST(Plan, FollowsTheComputeTypeInItsOtherTypes) {
   EXPECT_FALSE(whole.master);
   // fp32 weights are their own master, whatever a file made for bf16 asks for.
   EXPECT_FALSE(read(sections(R"("precision": {"compute": "fp32", "master": "fp32"})")).master);
-  EXPECT_THAT(error_of(sections(R"("precision": {"compute": "fp8"})")), HasSubstr("\"bf16\""));
+  EXPECT_THAT(error_of(sections(R"("precision": {"compute": "fp4"})")), HasSubstr("\"fp8\""));
+}
+
+TEST(Plan, ReadsEightBitProductsAmongBf16Values) {
+  const Plan plain = read(sections(R"("precision": {"compute": "fp8"})"));
+  EXPECT_EQ(plain.compute, Dtype::kBf16);
+  EXPECT_EQ(plain.gradients, Dtype::kBf16);
+  EXPECT_EQ(plain.product(), Dtype::kFp8);
+  EXPECT_EQ(plain.eight_bit, (EightBit{Scaling::kTensor, true, false}));
+  const Plan all = read(sections(R"("precision": {"compute": "fp8", "scaling": "delayed",
+      "fp8_transposes": false, "fp8_weights": true, "gradients": "fp32"})"));
+  EXPECT_EQ(all.eight_bit, (EightBit{Scaling::kDelayed, false, true}));
+  EXPECT_EQ(all.gradients, Dtype::kFp32);
+  EXPECT_THAT(error_of(sections(R"("precision": {"scaling": "mx"})")),
+              AllOf(HasSubstr("precision.scaling"), HasSubstr("\"fp8\"")));
+  EXPECT_THAT(error_of(sections(R"("precision": {"compute": "fp8", "scaling": "none"})")),
+              HasSubstr("delayed, tensor, block, mx"));
+  EXPECT_THAT(error_of(sections(R"("precision": {"fp8_weights": true})")),
+              HasSubstr("precision.fp8_weights"));
 }
 
 // -------------------------------------------------------------------------------------- checks

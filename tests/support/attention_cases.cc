@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "support/kernel_cases.h"
+#include "tests/support/kernel_cases.h"
 
 namespace stepcast::cuda {
 
@@ -35,6 +35,7 @@ void check(TwoSidedOp& on, const Case& c) {
   on.run(op, reads, {&o, &lse});
   on.expect_close(lse, 1e-5, "lse");
   on.expect_close(o, bf16 ? 1e-2 : 1e-5, "o");
+  on.expect_close_on_the_whole(o, bf16 ? 3e-3 : 1e-6, "o");
   const std::vector<std::uint64_t> once = o.stored;
   on.run(op, reads, {&o, &lse}, WarpOrder::kDown);  // the order of warps makes no difference
   on.expect(o.stored == once, "forward gives other bits the second time");
@@ -46,7 +47,8 @@ void check(TwoSidedOp& on, const Case& c) {
   op.pass = Pass::kBackward;
   reads.insert(reads.end(), {&o, &lse, &d_o});
   on.run(op, reads, {&d_qkv});
-  on.expect_close(d_qkv, bf16 ? 4e-2 : 2e-5, "d_qkv");
+  on.expect_close(d_qkv, bf16 ? 2e-2 : 2e-5, "d_qkv");
+  on.expect_close_on_the_whole(d_qkv, bf16 ? 4e-3 : 1e-6, "d_qkv");
   const std::vector<std::uint64_t> gradients = d_qkv.stored;
   on.run(op, reads, {&d_qkv}, WarpOrder::kDown);
   on.expect(d_qkv.stored == gradients, "backward gives other bits the second time");

@@ -1,6 +1,6 @@
 // Fibers are ucontexts, switched from one to the next that can run; a block of 256 threads needs
 // 256 stacks of kStackBytes, kept from block to block. A switch costs less than a microsecond.
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 #include <ucontext.h>
 

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "support/two_sided_op.h"
+#include "tests/support/two_sided_op.h"
 
 namespace stepcast::cuda {
 

@@ -1,6 +1,6 @@
 // Kernels that move memory: fp32 within its rounding, bf16 within one rounding of the result (2^-8
 // relative) and of what it is made of.
-#include "support/kernel_cases.h"
+#include "tests/support/kernel_cases.h"
 
 namespace stepcast::cuda {
 

@@ -1,5 +1,5 @@
 // Scratch of an emulated Op begins as NaNs: what a kernel reads of it, another must have written.
-#include "support/two_sided_op.h"
+#include "tests/support/two_sided_op.h"
 
 #include <fmt/format.h>
 
@@ -34,6 +34,17 @@ void TwoSidedOp::expect_close(const TwoFold& fold, double tolerance, const std::
     failures_.push_back(fmt::format("{} element {}: {} instead of {}", what, i, value, exact));
     return;
   }
+}
+
+void TwoSidedOp::expect_close_on_the_whole(const TwoFold& fold, double tolerance,
+                                           const std::string& what) {
+  double errors = 0, squares = 0;
+  for (std::size_t i = 0; i < fold.size(); ++i) {
+    errors += (fold.value(i) - fold.exact[i]) * (fold.value(i) - fold.exact[i]);
+    squares += fold.exact[i] * fold.exact[i];
+  }
+  const double error = std::sqrt(errors / squares);
+  if (!(error <= tolerance)) failures_.push_back(fmt::format("{}: error {}", what, error));
 }
 
 void TwoSidedOp::expect(bool holds, const std::string& what) {

@@ -12,7 +12,7 @@
 
 #include "execute/cpu/kernels.h"
 #include "execute/cuda/op_kernels.h"
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 namespace stepcast::cuda {
 
@@ -73,6 +73,9 @@ class TwoSidedOp {
 
   // Each element shall be within `tolerance` of the exact one, relative to 1 + its size.
   void expect_close(const TwoFold& fold, double tolerance, const std::string& what = "");
+  // The root of the mean square of all errors, in that of all values: rounding errors average out,
+  // an element that is wrong does not.
+  void expect_close_on_the_whole(const TwoFold& fold, double tolerance, const std::string& what);
   void expect(bool holds, const std::string& what);
   const std::vector<std::string>& failures() const { return failures_; }
   bool has_failed() const { return !failures_.empty(); }

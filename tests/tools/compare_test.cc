@@ -444,6 +444,34 @@ TEST_F(CompareCommand, EndsWithTwoAndOneLineOnTrouble) {
   }
 }
 
+// 2 s a step, as the forecast has it; two logs of one run, gzipped, or a folder of them.
+TEST_F(CompareCommand, ReadsLogsWhateverTheyAreCalled) {
+  put("a.json", report().dump());
+  std::string log;
+  for (int i = 1; i <= 5; ++i) {
+    log += "0: iteration " + std::to_string(i) + "/ 5 | elapsed time per iteration (ms): " +
+           (i == 1 ? "9000.0" : "2000.0") + " | global batch size: 64 |\n";
+  }
+  put("run", log);
+  std::string out;
+  EXPECT_EQ(run("a.json run", out), 0) << out;
+  EXPECT_THAT(out, AllOf(HasSubstr("a Megatron-LM log"), HasSubstr("the first was dropped")));
+  EXPECT_EQ(run("a.json - < run", out), 0) << out;
+  std::filesystem::create_directories(path("logs"));
+  put("logs/b.log", log);
+  put("logs/ignored.py", "print()");
+  EXPECT_EQ(run("a.json logs", out), 0) << out;
+  EXPECT_EQ(run("a.json run logs/b.log", out), 0) << out;
+  EXPECT_THAT(out, HasSubstr("for another time"));
+  run_shell("cd '" + path("logs") + "' && gzip b.log");
+  EXPECT_EQ(run("a.json logs/b.log.gz", out), 0) << out;
+  EXPECT_EQ(run("a.json run a.json", out), 2);
+  EXPECT_THAT(out, HasSubstr("is of another form"));
+  put("other", "a line of text\n");
+  EXPECT_EQ(run("a.json other", out), 2);
+  EXPECT_THAT(out, HasSubstr("understood are reports"));
+}
+
 TEST_F(CompareCommand, WritesTheFilesAskedFor) {
   put("a.json", report().dump());
   std::string out;

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 
+#include "execute/cuda/cuda_device.h"
 #include "sim/base/json.h"
 #include "tests/support/shell.h"
 
@@ -84,8 +85,22 @@ TEST(ExecuteCommand, SaysWhatIsWrong) {
   EXPECT_THAT(trouble(kTiny + "--data nowhere.txt"), HasSubstr("nowhere.txt"));
   EXPECT_THAT(trouble(kTiny + "--data README.md --set model.vocabulary=64"),
               HasSubstr("vocabulary of at least 256"));
+  EXPECT_THAT(trouble(kTiny + "--device gpu"), HasSubstr("auto, cpu or cuda"));
+  EXPECT_THAT(trouble(kTiny + "--device cpu --cuda-graphs"), HasSubstr("--cuda-graphs"));
   // A plan of 1,024 ranks of a large model does not fit here, and nobody tries.
   EXPECT_THAT(trouble("configs/llama3.1-70b-1024xh100.json"), HasSubstr("GB"));
+}
+
+// One line that says what is missing, before anything is read or built.
+TEST(ExecuteCommand, SaysWhatIsMissingForAGpu) {
+  const std::string missing = cuda_missing();
+  if (missing.empty()) GTEST_SKIP() << "there is a GPU";
+  for (const char* more : {"", " --launch mpi"}) {
+    const Outcome outcome =
+        run_shell(binary() + "execute " + kTiny + "--device cuda" + more + " 2>&1");
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.text, "stepcast: --device cuda: " + missing + "\n");
+  }
 }
 
 }  // namespace

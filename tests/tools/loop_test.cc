@@ -16,12 +16,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Two slices of each ratio.
 LoopPlan plan_of(const std::vector<double>& ratios) {
   LoopPlan plan;
   plan.name = "a plan";
   plan.composition = {0.001, -0.004, 0.002};
-  for (const double ratio : ratios) {
-    plan.slices.push_back({Seconds(0.011), Seconds(ratio), Seconds(1)});
+  for (int twice = 0; twice < 2; ++twice) {
+    for (const double ratio : ratios) {
+      plan.slices.push_back({Seconds(0.011), Seconds(ratio), Seconds(1), Seconds(ratio)});
+    }
   }
   plan.costs = {{"gemm", Seconds(0.95), Seconds(0.9)}, {"norm", Seconds(0.1), Seconds(0.1)}};
   plan.kept_forecast = Seconds(0.9);
@@ -54,6 +57,7 @@ TEST(Loop, JudgesTheMedianOfTheRatios) {
   EXPECT_EQ(plan_of({1.05, 1.06, 1.06}).verdict(0.04), Verdict::kBeyond);
   EXPECT_EQ(plan_of({0.94, 0.95, 0.95}).verdict(0.04), Verdict::kBeyond);
   EXPECT_EQ(plan_of({0.8, 1.0, 1.2}).verdict(0.04), Verdict::kInconclusive);
+  EXPECT_EQ(plan_of({1, 1}).verdict(0.04), Verdict::kInconclusive);  // of four slices
   EXPECT_NEAR(plan_of({1.01, 1.02, 1.02}).total().median, 0.02, 1e-12);
   EXPECT_NEAR(plan_of({1, 1, 1}).kept().median, -0.1, 1e-12);
   EXPECT_NEAR(plan_of({1, 1, 1}).drift().median, 0.1, 1e-12);
@@ -65,7 +69,8 @@ TEST(Loop, SaysWhatEachErrorIs) {
   EXPECT_THAT(one, HasSubstr("+5.56 %"));  // gemm: 0.95 for 0.9
   EXPECT_THAT(one, HasSubstr("+5.00 %"));  // which is 0.05 of 1
   EXPECT_THAT(one, HasSubstr("of 1 plans 1 within 4 %, 0 beyond, 0 inconclusive"));
-  const std::string two = loop_table({plan_of({1.01, 1.01}), plan_of({0.97, 0.97})}, 0.02);
+  const std::string two =
+      loop_table({plan_of({1.01, 1.01, 1.01}), plan_of({0.97, 0.97, 0.97})}, 0.02);
   EXPECT_THAT(two, HasSubstr("median |error| 2.00 %, bias -1.00 %, worst -3.00 %"));
   EXPECT_THAT(two, HasSubstr("of 2 plans 1 within 2 %, 1 beyond, 0 inconclusive"));
 }
@@ -76,7 +81,7 @@ TEST(Loop, WritesTheSameAsJson) {
   EXPECT_EQ(json["summary"]["plans"], 2);
   EXPECT_EQ(json["summary"]["inconclusive"], 1);
   EXPECT_EQ(json["plans"][0]["verdict"], "within");
-  EXPECT_EQ(json["plans"][0]["slices"].size(), 3u);
+  EXPECT_EQ(json["plans"][0]["slices"].size(), 6u);
   EXPECT_EQ(json["plans"][0]["cost"][0]["kind"], "gemm");
   EXPECT_NEAR(json["plans"][0]["composition"]["relative_error"].get<double>(), 0.001, 1e-12);
   EXPECT_NEAR(json["plans"][0]["composition"]["largest_relative_error"].get<double>(), -0.004,

@@ -148,6 +148,34 @@ TEST(RunQuestion, DerivesTheDegreeThatIsLeftOut) {
   EXPECT_EQ(read(ask(without("parallel", "global_batch"))).plan.global_batch, 32);
 }
 
+// 32 MiB from Hopper on, 4 MiB before.
+TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
+  const auto plan = [](const Json& row) { return read(ask(row)).plan; };
+  const auto flag = [&](const std::string& name, const std::string& value) {
+    Json row = with("software.extra.flags." + name, value);
+    row["software"]["framework"] = "Megatron-LM";
+    return plan(row);
+  };
+  Json row = whole_row();
+  row["software"]["framework"] = "Megatron-LM";
+  const Plan engine = plan(row);
+  EXPECT_TRUE(engine.weight_gradient_placeholders && engine.gather_buffer);
+  EXPECT_EQ(engine.kernel_workspace, Bytes(32 << 20));
+  EXPECT_EQ(engine.loss, LossMemory::kSeparate);
+  EXPECT_EQ(engine.blas_workspace, std::nullopt);
+  row["hardware"]["gpu"] = "A100-80GB-SXM";
+  EXPECT_EQ(plan(row).kernel_workspace, Bytes(4 << 20));
+  row["software"]["framework"] = "torchtitan";
+  EXPECT_FALSE(plan(row).gather_buffer || plan(row).weight_gradient_placeholders);
+  EXPECT_FALSE(flag("no-gradient-accumulation-fusion", "true").weight_gradient_placeholders);
+  EXPECT_EQ(flag("transformer-impl", "local").kernel_workspace, Bytes(0));
+  EXPECT_EQ(flag("deterministic-mode", "true").blas_workspace, Bytes(32 << 20));
+  EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, LossMemory::kCopied);
+  row = with("software.extra.flags.cross-entropy-loss-fusion", "true");
+  row["software"]["extra"]["flags"]["cross-entropy-fusion-impl"] = "te";
+  EXPECT_EQ(plan(row).loss, LossMemory::kInPlace);
+}
+
 TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   const auto recompute = [](const std::string& text) {
     return ask(with("recompute", "\"" + text + "\"")).what_if.at("recompute");
@@ -174,10 +202,14 @@ TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
   EXPECT_EQ(read(ask(row)).plan.virtual_stages, 2);
   EXPECT_THAT(ask(row).assumed, Contains("virtual_pp (2)"));
   EXPECT_THAT(refusal(with("parallel.schedule", "zbv")), HasSubstr("zbv is not built"));
-  // 30 layers do not fill 2 x 4 chunks evenly; 33 on two stages are 17 and 16.
+  // 29 layers do not fill 2 x 4 chunks evenly; 33 on two stages are 17 and 16. 30 do with embedding
+  // and loss, one layer each.
   row["parallel"]["virtual_pp"] = 4;
-  row["model"]["layers"] = 30;
+  row["model"]["layers"] = 29;
   EXPECT_THAT(ask(row).assumed, Contains("stages (balanced)"));
+  row["model"]["layers"] = 30;
+  EXPECT_THAT(ask(row).assumed, Contains("stages (embedding and loss count as layers)"));
+  EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(3, 4, 4, 4, 4, 4, 4, 3));
   EXPECT_THAT(ask(with("model.layers", "33")).assumed, Contains("stages (even)"));
 }
 
@@ -211,13 +243,48 @@ TEST(RunQuestion, ReadsHowDataParallelRanksShard) {
   EXPECT_THAT(refusal(with("parallel.zero_stage", "two")), HasSubstr("parallel.zero_stage"));
 }
 
+TEST(RunQuestion, TakesTheScalingOf8BitProductsFromTheirName) {
+  const auto scaling = [](const std::string& precision, const std::string& framework) {
+    Json row = with("software.precision", precision);
+    row["software"]["framework"] = framework;
+    return ask(row).what_if.at("precision").at("scaling").get<std::string>();
+  };
+  EXPECT_EQ(scaling("MXFP8", "Megatron-Bridge"), "mx");
+  EXPECT_EQ(scaling("FP8-CS", "NeMo"), "tensor");
+  EXPECT_EQ(scaling("fp8-hybrid/blockwise + bf16", "Megatron-LM"), "block");
+  EXPECT_EQ(scaling("FP8", "NeMo"), "delayed");
+  EXPECT_EQ(scaling("FP8", "Megatron-Bridge 26.02"), "tensor");
+  const RunQuestion question = ask(with("software.precision", "FP8"));
+  EXPECT_THAT(question.assumed, Contains("scaling (delayed)"));
+  const WhatIf what_if = read(question);
+  EXPECT_EQ(what_if.plan.product(), Dtype::kFp8);
+  EXPECT_TRUE(what_if.plan.eight_bit.transposes);  // an H100
+}
+
+// Trays of 4 in racks of 72: what fits in a rack is one box, 256 devices are four of 64.
+TEST(RunQuestion, TakesARackOfTraysForOneBox) {
+  Json row = with("hardware.gpu", "GB200");
+  row["hardware"]["gpus_per_node"] = 4;
+  WhatIf what_if = read(ask(row));
+  EXPECT_EQ(what_if.cluster.nodes, 1);
+  EXPECT_EQ(what_if.cluster.devices_per_node, 16);
+  row["hardware"]["gpus_total"] = 256;
+  row["parallel"]["dp"] = 32;
+  row["parallel"]["grad_accumulation"] = 1;
+  const RunQuestion question = ask(row);
+  EXPECT_THAT(question.assumed, Contains("NVLink domain (of 64 devices)"));
+  what_if = read(question);
+  EXPECT_EQ(what_if.cluster.nodes, 4);
+  EXPECT_EQ(what_if.cluster.devices_per_node, 64);
+}
+
 TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_THAT(refusal(with("parallel.cp", "2")), HasSubstr("context parallelism"));
   EXPECT_THAT(refusal(with("parallel.ep", "8")), HasSubstr("expert parallelism"));
   EXPECT_THAT(refusal(with("model.experts", "8")), HasSubstr("mixture of experts"));
   EXPECT_THAT(refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
   EXPECT_THAT(refusal(with("model.extra.attention", "MLA")), HasSubstr("latent"));
-  EXPECT_THAT(refusal(with("software.precision", "MXFP8")), HasSubstr("8-bit"));
+  EXPECT_THAT(refusal(with("software.precision", "NVFP4")), HasSubstr("4-bit"));
   EXPECT_THAT(refusal(with("software.precision", "posit16")), HasSubstr("posit16"));
   EXPECT_THAT(refusal(with("offload.layers", "20")), HasSubstr("offload"));
   EXPECT_EQ(refusal(with("offload.activations_cpu", "false")), "");

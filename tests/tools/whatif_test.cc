@@ -290,5 +290,19 @@ TEST_F(WhatIfFiles, RefusesAnOverrideWithoutAValue) {
   EXPECT_THROW(read_what_if(path, {"parallel.tensor"}), Error);
 }
 
+// Products in 8 bits need matrix units for them, and on Hopper operands in one layout.
+TEST(WhatIf, AsksTheDeviceForEightBitProducts) {
+  const auto plan_on = [](const std::string& cluster) {
+    return small_what_if({"precision.compute=fp8", "cluster=" + cluster}, kSmallWhatIf).plan;
+  };
+  EXPECT_TRUE(plan_on("h100-sxm-1x8").eight_bit.transposes);
+  EXPECT_FALSE(plan_on("b200-1x8").eight_bit.transposes);
+  EXPECT_TRUE(small_what_if({"precision.compute=fp8", "cluster=b200-1x8",
+                             "precision.fp8_transposes=true"}, kSmallWhatIf)
+                  .plan.eight_bit.transposes);
+  EXPECT_THAT(trouble({"precision.compute=fp8", "cluster=a100-80gb-1x8"}),
+              HasSubstr("precision.compute: a100-80gb has no 8-bit matrix units; use \"bf16\""));
+}
+
 }  // namespace
 }  // namespace stepcast

@@ -89,6 +89,7 @@ Groups::Groups(const Job& job, int rank, Transport& control, std::vector<MemoryI
   } else {
     control.receive(0, Stream::kHostCopy, bytes);
   }
+  control.sum_everywhere({});  // all are still there
   const Bytes before = free_bytes();
   check(nccl().ncclCommInitRank(&world_, job.mesh.ranks(), id, rank), "ncclCommInitRank");
   memory.push_back({"communicator of all ranks", before - free_bytes()});

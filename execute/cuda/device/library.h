@@ -12,21 +12,23 @@
 
 namespace stepcast::cuda {
 
-#define STEPCAST_CUBLASLT_FUNCTIONS(F)                                                          \
-  F(cublasLtCreate)                                                                             \
-  F(cublasLtDestroy) F(cublasLtMatmul) F(cublasLtMatmulDescCreate) F(cublasLtMatmulDescDestroy) \
-      F(cublasLtMatmulDescSetAttribute) F(cublasLtMatrixLayoutCreate)                           \
-          F(cublasLtMatrixLayoutDestroy) F(cublasLtMatrixLayoutSetAttribute)                    \
-              F(cublasLtMatmulPreferenceCreate) F(cublasLtMatmulPreferenceDestroy)              \
-                  F(cublasLtMatmulPreferenceSetAttribute) F(cublasLtMatmulAlgoGetHeuristic)     \
+#define STEPCAST_CUBLASLT_FUNCTIONS(F)                                                      \
+  F(cublasLtCreate)                                                                         \
+  F(cublasLtDestroy)                                                                        \
+  F(cublasLtMatmul) F(cublasLtMatmulDescCreate) F(cublasLtMatmulDescDestroy)                \
+      F(cublasLtMatmulDescSetAttribute) F(cublasLtMatrixLayoutCreate)                       \
+          F(cublasLtMatrixLayoutDestroy) F(cublasLtMatrixLayoutSetAttribute)                \
+              F(cublasLtMatmulPreferenceCreate) F(cublasLtMatmulPreferenceDestroy)          \
+                  F(cublasLtMatmulPreferenceSetAttribute) F(cublasLtMatmulAlgoGetHeuristic) \
                       F(cublasLtGetVersion) F(cublasLtGetStatusString)
 
-#define STEPCAST_NCCL_FUNCTIONS(F)                                                              \
-  F(ncclGetUniqueId)                                                                            \
-  F(ncclCommInitRank) F(ncclCommSplit) F(ncclCommDestroy) F(ncclCommAbort)                      \
-      F(ncclCommGetAsyncError) F(ncclGetErrorString) F(ncclGetLastError) F(ncclGetVersion)      \
-          F(ncclAllReduce) F(ncclAllGather) F(ncclReduceScatter) F(ncclReduce) F(ncclBroadcast) \
-              F(ncclSend) F(ncclRecv) F(ncclGroupStart) F(ncclGroupEnd)
+#define STEPCAST_NCCL_FUNCTIONS(F)                                                         \
+  F(ncclGetUniqueId)                                                                       \
+  F(ncclCommInitRank)                                                                      \
+  F(ncclCommSplit) F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError)            \
+      F(ncclGetErrorString) F(ncclGetLastError) F(ncclGetVersion) F(ncclAllReduce)         \
+          F(ncclAllGather) F(ncclReduceScatter) F(ncclReduce) F(ncclBroadcast) F(ncclSend) \
+              F(ncclRecv) F(ncclGroupStart) F(ncclGroupEnd)
 
 #define STEPCAST_POINTER(name) decltype(&::name) name = nullptr;
 struct CublasLt {

@@ -402,15 +402,10 @@ void DeviceRank::wait_for(const Event& event) {
     const cudaError_t state = cudaEventQuery(event.get());
     if (state == cudaSuccess) return;
     if (state != cudaErrorNotReady) check(state, "a step");
-    try {
-      groups_->check_failures();
-      if (stop_.load()) throw Error("execute", "another rank stopped");
-      if (Clock::now() > give_up) {
-        throw Error("cuda", fmt::format("rank {}: a step did not end within ten minutes", rank_));
-      }
-    } catch (const Error&) {
-      groups_->abort();
-      throw;
+    groups_->check_failures();
+    if (stop_.load()) throw Error("execute", "another rank stopped");
+    if (Clock::now() > give_up) {
+      throw Error("cuda", fmt::format("rank {}: a step did not end within ten minutes", rank_));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
@@ -428,15 +423,27 @@ void DeviceRank::capture() {
   check(made, "cudaGraphInstantiate");
 }
 
+// A rank that fails ends its communicators, so that neither its own kernels nor the others' wait for
+// ever.
 void DeviceRank::step() {
-  const bool last = step_ + 1 == options_.steps;
+  try {
+    take_step();
+  } catch (...) {
+    groups_->abort();
+    throw;
+  }
+}
+
+void DeviceRank::take_step() {
+  const std::int64_t left = options_.steps - step_;  // this one too
+  const bool timed = !cuda_.graphs && left <= std::max<std::int64_t>(1, options_.record);
   load_step();
   const auto begin = Clock::now();
   if (cuda_.graphs && step_ == 1) capture();
   if (graph_ != nullptr) {
     check(cudaGraphLaunch(graph_, stream(Stream::kCompute)), "cudaGraphLaunch");
   } else {
-    issue(last && !cuda_.graphs);
+    issue(timed);
   }
   end_.record(stream(Stream::kCompute));
   wait_for(end_);
@@ -453,7 +460,7 @@ void DeviceRank::step() {
   run_.time = {};
   run_.time.rank = rank_;
   run_.time.end = Instant() + Duration(nanoseconds(done - begin) * 1000);
-  if (last) take_spans(Duration(nanoseconds(all_done - begin) * 1000));
+  if (timed || left == 1) take_spans(Duration(nanoseconds(all_done - begin) * 1000));
   ++step_;
 }
 
@@ -478,13 +485,20 @@ void DeviceRank::take_spans(Duration step) {
         parts[static_cast<std::size_t>(part)];
   }
   if (options_.trace) run_.spans = spans_;
+  if (options_.record > 0) recorded_.push_back(spans_);
 }
 
 CudaRun DeviceRank::finish() {
   STEPCAST_CHECK(arena_->live() == run_.resident, "what a step allocates it frees");
+  Bytes named;
+  for (const MemoryItem& item : memory_) named += item.bytes;
+  std::size_t free = 0, all = 0;
+  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+  memory_.push_back({"all else: kernels as they were loaded, events, graphs",
+                     Bytes(static_cast<std::int64_t>(all - free)) - named});
   run_.peak = arena_->peak();
   run_.at_peak = arena_->at_peak();
-  return {std::move(run_), std::move(memory_)};
+  return {std::move(run_), std::move(memory_), std::move(recorded_)};
 }
 
 }  // namespace stepcast::cuda

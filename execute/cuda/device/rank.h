@@ -63,6 +63,7 @@ class DeviceRank : private Binding {
   const Group& group(const Transfer& transfer);
   Launch launch() const;
 
+  void take_step();
   void fork();
   void join();
   void capture();
@@ -97,6 +98,7 @@ class DeviceRank : private Binding {
   std::vector<Event> marks_;  // begin and end of what was timed
   std::size_t timed_ = 0;
   std::vector<Span> spans_;
+  std::vector<std::vector<Span>> recorded_;
   cudaGraphExec_t graph_ = nullptr;
   RankRun run_;
 };

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "execute/cuda/elementwise_kernels.h"
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 namespace stepcast::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/kernel_cases.h"
+#include "tests/support/kernel_cases.h"
 
 namespace stepcast::cuda {
 namespace {
@@ -20,6 +20,11 @@ TEST_P(EmulatedKernels, AgreeWithTheCpu) {
   GetParam().run(op);
   EXPECT_EQ(op.failures(), std::vector<std::string>());
   EXPECT_EQ(op.bank_conflicts(), 0);
+}
+
+TEST(KernelConstants, AreTheCpus) {
+  EXPECT_EQ(kEpsilon, static_cast<float>(cpu::kNormEpsilon));
+  EXPECT_EQ(kRotaryBaseOfCpu, cpu::kRotaryBase);
 }
 
 INSTANTIATE_TEST_SUITE_P(Memory, EmulatedKernels, testing::ValuesIn(memory_cases()), name_of);

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "execute/cuda/team.h"
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 namespace stepcast::cuda {
 namespace {

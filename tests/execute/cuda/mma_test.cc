@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "execute/cuda/mma.h"
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 namespace stepcast::cuda {
 namespace {

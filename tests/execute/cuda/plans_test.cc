@@ -12,6 +12,7 @@
 #include "execute/cuda/communicators.h"
 #include "execute/cuda/cuda_device.h"
 #include "execute/cuda/fences.h"
+#include "execute/cuda/recorded.h"
 #include "execute/cuda/waits.h"
 #include "sim/engine/simulate.h"
 #include "tests/support/toy_network.h"
@@ -130,8 +131,8 @@ class Streams {
           for (const TensorId id : operands(body, i)) {
             const auto found = living_.find(key(call, id));
             if (found == living_.end()) continue;
-            const auto size = static_cast<std::size_t>(
-                job.tensors[static_cast<std::size_t>(id)].bytes().count);
+            const auto size =
+                static_cast<std::size_t>(job.tensors[static_cast<std::size_t>(id)].bytes().count);
             task.uses.push_back({found->second.first, size, found->second.second});
           }
           task_of_[number] = add(task);
@@ -289,6 +290,73 @@ TEST(Waits, SumToTheStepAndNameWhatWasWaitedFor) {
     EXPECT_GT(parts[static_cast<std::size_t>(Part::kPipeline)], Duration());
     EXPECT_GE(parts[static_cast<std::size_t>(Part::kOther)], Duration(7000));
   }
+}
+
+// The simulator attributes its own step; from its spans alone the same must follow. On one stage, so
+// that nothing is received, with transfers that slow nobody down.
+TEST(Waits, AreAttributedAsTheSimulatorDoes) {
+  for (const int zero : {0, 1, 2, 3}) {
+    Plan plan = mixed(2, 1, 2, zero);
+    if (zero == 2) plan.recompute = Recompute::kFull;
+    const Job job = lowered(llama(3), plan);
+    Prices prices;
+    for (std::size_t i = 0; i < job.ops.size(); ++i) {
+      prices.ops.push_back(Duration(static_cast<std::int64_t>(3000 + 700 * (i % 5))));
+      prices.basis.push_back(Basis::kMeasured);
+    }
+    for (std::size_t i = 0; i < job.transfers.size(); ++i) {
+      prices.transfers.push_back(Duration(static_cast<std::int64_t>(9000 + 1100 * i)));
+    }
+    const Timeline timeline = simulate(job, prices, {Ranks::kFolded, true, true});
+    ASSERT_EQ(timeline.ranks.size(), 1u);
+    const Breakdown parts =
+        cuda::attribute(job, job.programs[0], timeline.trace.spans, timeline.step);
+    EXPECT_EQ(parts, timeline.ranks[0].breakdown) << "zero " << zero;
+    EXPECT_GT(parts[static_cast<std::size_t>(Part::kData)], Duration()) << "zero " << zero;
+  }
+}
+
+// Rank r takes 10 + r ns for whatever it does: members of a group, and both ends of a message, take
+// what the fastest of them took.
+TEST(Recorded, TakesTheShortestSpanOfThoseWhoMeet) {
+  const Job job = lowered(llama(2), mixed(2, 2, 2, 1));
+  std::vector<std::vector<Span>> spans(static_cast<std::size_t>(job.mesh.ranks()));
+  for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
+    const auto& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
+    for_each_timed(job, program, [&](const auto&...) {
+      Span span;
+      span.end = span.begin + Duration(10'000 + 1000 * rank);
+      spans[static_cast<std::size_t>(rank)].push_back(span);
+    });
+  }
+  const Recording recording = cuda::record_spans(job, spans, Duration(5));
+  EXPECT_EQ(recording.step, Duration(5));
+  std::set<std::string> kinds;
+  for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
+    const auto& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
+    for_each_timed(job, program,
+                   [&](const Call&, std::size_t, const Instruction& i, std::size_t at) {
+                     int fastest = rank;
+                     if (const auto* c = std::get_if<Collective>(&i)) {
+                       const Transfer& t = job.transfers[static_cast<std::size_t>(c->transfer)];
+                       fastest = group_of(job.mesh, rank, t.axes, t.ends_only).members.front();
+                       kinds.insert("collective");
+                     } else if (const auto* s = std::get_if<Send>(&i)) {
+                       fastest = std::min(rank, job.mesh.neighbour(rank, Axis::kPipeline, s->step));
+                       kinds.insert("send");
+                     } else if (const auto* r = std::get_if<Receive>(&i)) {
+                       fastest = std::min(rank, job.mesh.neighbour(rank, Axis::kPipeline, r->step));
+                       kinds.insert("receive");
+                     }
+                     ASSERT_EQ(recording.durations[static_cast<std::size_t>(rank)][at],
+                               Duration(10'000 + 1000 * fastest));
+                   });
+  }
+  EXPECT_EQ(kinds.size(), 3u);
+}
+
+TEST(CudaDevice, TakesTheGpuOfItsNumberOnItsMachine) {
+  EXPECT_EQ(cuda_device_of_process(5) % std::max(1, cuda_devices()), cuda_device_of_process(5));
 }
 
 TEST(CudaDevice, SaysInOneLineWhatIsMissing) {

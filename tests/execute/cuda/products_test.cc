@@ -70,8 +70,7 @@ class Numbers {
 };
 
 void expect_alike(Numbers& numbers, const Gemm& gemm, std::vector<Operand> reads,
-                  std::vector<Operand> writes, std::int64_t micro_batch,
-                  std::size_t calls) {
+                  std::vector<Operand> writes, std::int64_t micro_batch, std::size_t calls) {
   const Op op = gemm;
   Place place;
   place.batch.micro_batch = micro_batch;

@@ -7,7 +7,7 @@
 
 #include "execute/cpu/cpu_backend.h"
 #include "execute/cuda/update_kernels.h"
-#include "support/emulated_block.h"
+#include "tests/support/emulated_block.h"
 
 namespace stepcast::cuda {
 namespace {

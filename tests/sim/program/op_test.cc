@@ -16,6 +16,8 @@ std::vector<Op> one_of_each() {
       Gemm{4, 8, 16},
       Gemm{4, 8, 16, 3, GemmRole::kWeightGradient, Dtype::kBf16, Dtype::kFp32, true, true},
       Gemm{4, 8, 16, 1, GemmRole::kInputGradient, Dtype::kFp8, Dtype::kBf16, false, false},
+      Gemm{4, 8, 16, 1, GemmRole::kInputGradient, Dtype::kFp8, Dtype::kBf16, false, false, true},
+      Pointwise{PointwiseKind::kQuantizeBoth, 4, 8, Dtype::kBf16, Dtype::kFp8},
       Attention{Pass::kForward, 2, 8, 2, 64, 64, 16, true, false, Dtype::kBf16},
       Attention{Pass::kBackward, 2, 8, 2, 64, 32, 16, false, true, Dtype::kFp16},
       Norm{Pass::kForward, NormKind::kRms, 4, 8, Dtype::kBf16},
@@ -79,6 +81,17 @@ TEST(Op, MovesOperandsOfPointwiseWork) {
   EXPECT_EQ(bytes(PointwiseKind::kDropoutAdd), 224);      // x, residual, y, mask
   EXPECT_EQ(bytes(PointwiseKind::kFill), 64);
   EXPECT_EQ(traffic(Pointwise{PointwiseKind::kCast, 4, 8, Dtype::kBf16, Dtype::kFp32}).count, 192);
+}
+
+// (4, 8): 64 bytes in bf16, 32 in fp8.
+TEST(Op, MovesOperandsOfQuantisation) {
+  const auto bytes = [](PointwiseKind kind, Dtype in, Dtype out) {
+    return traffic(Pointwise{kind, 4, 8, in, out}).count;
+  };
+  EXPECT_EQ(bytes(PointwiseKind::kAmax, Dtype::kBf16, Dtype::kFp32), 64 + 4);
+  EXPECT_EQ(bytes(PointwiseKind::kQuantize, Dtype::kBf16, Dtype::kFp8), 64 + 32);
+  EXPECT_EQ(bytes(PointwiseKind::kQuantizeBoth, Dtype::kBf16, Dtype::kFp8), 64 + 2 * 32);
+  EXPECT_EQ(bytes(PointwiseKind::kTranspose, Dtype::kFp8, Dtype::kFp8), 32 + 32);
 }
 
 // LayerNorm (4, 8) bf16. Forward: x, y 64 each, gain and bias 16 each, statistics 4*2*4 = 32: 192.

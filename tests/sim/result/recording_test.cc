@@ -80,6 +80,9 @@ TEST(Recording, OfACollectiveIsFromTheLastEntryToTheLastEnd) {
       record(two_members(), std::vector{marks(0, 0, {50, 72, 80}), marks(1, 0, {60, 70, 90})});
   EXPECT_EQ(durations(r, 0), (std::vector<std::int64_t>{50, 12, 8}));
   EXPECT_EQ(durations(r, 1), (std::vector<std::int64_t>{60, 12, 20}));
+  // Waits included, the instances of a rank add up to its step.
+  const std::vector<Duration> whole = {Duration(50), Duration(22), Duration(8)};
+  EXPECT_EQ(r.whole[0], whole);
 }
 
 TEST(Recording, DoesNotTakeMarksOfAnotherJob) {

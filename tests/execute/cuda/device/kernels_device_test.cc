@@ -16,7 +16,7 @@
 #include "execute/cuda/attention_kernels.h"
 #include "execute/cuda/cuda_device.h"
 #include "execute/cuda/kernels.h"
-#include "support/kernel_cases.h"
+#include "tests/support/kernel_cases.h"
 
 namespace stepcast::cuda {
 namespace {

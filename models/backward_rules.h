@@ -1,0 +1,85 @@
+// The walk of backward.cc, for the gradient rules that write into it. Internal to these two.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/backward.h"
+
+namespace stepcast {
+
+class Backward {
+ public:
+  Backward(const Block& block, const std::vector<Slice>& slices, const BackwardOptions& options)
+      : slices_(slices), options_(options) {
+    out_.block = block;
+    const std::size_t values = block.values.size();
+    out_.saved.assign(values, false);
+    gradient_.assign(values, kNoValue);
+    weight_gradient_.assign(values, kNoValue);
+    mark_dropped();
+  }
+
+  Differentiated run();
+
+ private:
+  void mark_dropped();
+  void visit(const Node& node);
+  void flush_weight_gradient();
+
+  // The forward value is there when backward comes here: saved, or made again now.
+  ValueId want(ValueId value);
+  void rerun(std::size_t slice);
+
+  Value& value(ValueId id) { return out_.block.values[static_cast<std::size_t>(id)]; }
+  ValueId gradient(ValueId id) const { return gradient_[static_cast<std::size_t>(id)]; }
+  ValueId new_value(Value v);
+  ValueId like(ValueId id, std::string_view suffix);
+  // The buffer of a weight's gradient, made at its first use.
+  ValueId weight_gradient(ValueId weight);
+  // A weight gradient as it stands in a node's reads: it is read only where it accumulates.
+  ValueId read_back(ValueId gradient) const { return options_.accumulate ? gradient : kNoValue; }
+
+  Node make(const Node& forward, std::string_view suffix, Op op, Values in, Values out) const;
+  void push(Node node) { out_.backward.push_back(std::move(node)); }
+  // Adds a copy of 8 bits to backward; its other copy, too, unless it is to be gathered first.
+  ValueId quantize_now(const Node& forward, ValueId gradient, bool gathered);
+  void cover_new_values();
+  // A fresh value for one more contribution to the gradient of `id`, and its registration once the
+  // node that computes it has been pushed.
+  ValueId contribution(ValueId id) {
+    const ValueId original = value(id).original;
+    return like(original == kNoValue ? id : original, ".gradient");
+  }
+  void add_to(const Node& forward, ValueId id, ValueId more, ValueId sum);
+  void give(const Node& forward, ValueId id, ValueId contribution);
+  void alias(const Node& forward, ValueId id, ValueId same);
+
+  void rule(const Node& node, const Gemm& op);
+  void linear(const Node& node, const Gemm& op);
+  ValueId quantized_gradient(const Node& node, ValueId dy);
+  ValueId columns_of(const Node& node, ValueId copy, std::string_view suffix);
+  void scores(const Node& node, const Gemm& op);
+  void context(const Node& node, const Gemm& op);
+  void rule(const Node& node, const Attention& op);
+  void rule(const Node& node, const Norm& op);
+  void rule(const Node& node, const Pointwise& op);
+  void rule(const Node& node, const Gather& op);
+  void rule(const Node& node, const Loss& op);
+  void rule(const Node& node, const Update& op);
+  void rule(const Node& node, const Exchange& exchange);
+  void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);
+  void bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d);
+
+  const std::vector<Slice>& slices_;
+  const BackwardOptions& options_;
+  Differentiated out_;
+  std::vector<ValueId> gradient_;         // by value
+  std::vector<ValueId> weight_gradient_;  // by value
+  std::vector<std::int32_t> dropped_;     // by value: its slice, or -1
+  std::vector<bool> rerun_;               // by slice
+  std::vector<Node> pending_;  // a weight gradient and its copies; waits for an exchange to start
+};
+
+}  // namespace stepcast

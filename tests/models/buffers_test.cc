@@ -1,0 +1,93 @@
+// What a framework keeps beside the training state, against sizes worked out by hand.
+#include "models/buffers.h"
+
+#include <gtest/gtest.h>
+
+#include "models/lower.h"
+#include "models/transformer.h"
+#include "sim/engine/simulate.h"
+#include "tests/support/toy_network.h"
+
+namespace stepcast {
+namespace {
+
+// Heads of 8, two of four with keys and values: qkv (64, 32), proj (32, 32), fc1 (192, 32),
+// fc2 (32, 96) are 12,288 elements a layer.
+const Model kModel = llama_model(4, 32, 4, 2, 96, 128);
+constexpr std::int64_t kMatrices = 64 * 32 + 32 * 32 + 192 * 32 + 32 * 96;
+constexpr std::int64_t kHead = 128 * 32;
+
+// Bytes that rest on a stage beyond what the plan without buffers has there.
+std::int64_t kept(const Plan& plan, std::size_t stage) {
+  Plan bare = plan;
+  bare.weight_gradient_placeholders = bare.gather_buffer = false;
+  bare.kernel_workspace = Bytes(0);
+  const Job with = lower(transformer(kModel, plan), plan);
+  const Job without = lower(transformer(kModel, bare), bare);
+  EXPECT_EQ(verify(with), "");
+  const StageMemory more = account(with).stages[stage], less = account(without).stages[stage];
+  EXPECT_EQ(more.peak - less.peak, more.resident - less.resident);
+  return (more.resident - less.resident).count;
+}
+
+TEST(Buffers, HoldAPlaceholderOfEachShapeHoweverManyLayersThereAre) {
+  Plan plan = small_plan(16, 1, 1);
+  plan.weight_gradient_placeholders = true;
+  EXPECT_EQ(kept(plan, 0), 2 * (kMatrices + kHead));
+  plan.tensor = 2;
+  EXPECT_EQ(kept(plan, 0), kMatrices + kHead);
+  plan.compute = Dtype::kFp32;
+  plan.gradients = Dtype::kFp32;
+  EXPECT_EQ(kept(plan, 0), 2 * (kMatrices + kHead));
+  plan = small_plan(16, 1, 2);
+  plan.weight_gradient_placeholders = true;
+  plan.pipeline = 2;
+  EXPECT_EQ(kept(plan, 0), 2 * kMatrices);
+  EXPECT_EQ(kept(plan, 1), 2 * (kMatrices + kHead));
+}
+
+// 16 tokens of 32 in bf16, where the head is.
+TEST(Buffers, HoldTheHeadsGatheredInputOnTheLastStage) {
+  Plan plan = small_plan(16, 1, 2);
+  plan.gather_buffer = true;
+  plan.pipeline = 2;
+  EXPECT_EQ(kept(plan, 1), 0);
+  plan.tensor = 2;
+  EXPECT_EQ(kept(plan, 1), 0);  // without sequence parallelism nothing is gathered
+  plan.sequence_parallel = true;
+  EXPECT_EQ(kept(plan, 0), 0);
+  EXPECT_EQ(kept(plan, 1), 16 * 32 * 2);
+}
+
+TEST(Buffers, HoldAWorkspaceOnEveryStage) {
+  Plan plan = small_plan(16, 1, 2);
+  plan.pipeline = 2;
+  plan.kernel_workspace = Bytes(1 << 20);
+  EXPECT_EQ(kept(plan, 0), 1 << 20);
+  EXPECT_EQ(kept(plan, 1), 1 << 20);
+}
+
+// 16 tokens of 128 logits: with fp32 probabilities and a gradient in bf16; with a copy in fp32 and
+// its gradient besides; or alone.
+TEST(Buffers, HoldOfTheLogitsWhatTheLossKeeps) {
+  Plan plan = small_plan(16, 1, 1);
+  const auto logits = [](const Plan& p) {
+    const Job job = lower(transformer(kModel, p), p);
+    EXPECT_EQ(verify(job), "");
+    std::int64_t bytes = 0;
+    for (const Tensor& tensor : job.tensors) {
+      const bool wide = tensor.shape.rank == 2 && tensor.shape.sizes[0] == 16 &&
+                        tensor.shape.sizes[1] == 128;
+      if (wide) bytes += tensor.bytes().count;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(logits(plan), 16 * 128 * (2 + 4 + 2));
+  plan.loss = LossMemory::kCopied;
+  EXPECT_EQ(logits(plan), 16 * 128 * (2 + 4 + 4 + 4 + 2));
+  plan.loss = LossMemory::kInPlace;
+  EXPECT_EQ(logits(plan), 16 * 128 * 2);
+}
+
+}  // namespace
+}  // namespace stepcast
