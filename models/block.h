@@ -66,6 +66,8 @@ enum Module : std::uint8_t {
   kModuleActivation = 4,
   kModuleMlp = 8,
   kModuleAttention = 16,
+  kModuleUp = 64,
+  kModuleProjection = 128,
   kModuleGather = 32,  // a sequence-parallel gather: run again rather than kept
 };
 

@@ -52,7 +52,8 @@ class Writer {
   // Split by rows of its matrix (of each part packed in it), or by columns; then without bias.
   ValueId linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out, bool bias,
                  std::uint8_t modules, Cut cut, Parts parts = {});
-  ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias);
+  ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias,
+                   std::uint8_t modules);
   ValueId attention(ValueId x);
   ValueId attention_core(ValueId qk, ValueId qkv);
   ValueId unfused_core(ValueId qk, ValueId qkv);
@@ -126,17 +127,18 @@ ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::i
 
 // x + branch, with dropout on the branch where the model trains with it. The bias of a matrix split
 // by rows must be added once, after the sum over ranks: here, fused as Megatron fuses it.
-ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool bias) {
+ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool bias,
+                         std::uint8_t modules) {
   const std::string base(name);
   ValueId b = bias ? weight(base + ".bias", {hidden_}, scattered_) : kNoValue;
   ValueId y = act(base + ".out", {rows_, hidden_});
   if (plan_.dropout) {
     ValueId mask = block_.activation(base + ".mask", {rows_, hidden_}, Dtype::kUint8);
     Pointwise op{PointwiseKind::kDropoutAdd, rows_, hidden_, plan_.compute, plan_.compute, false};
-    block_.add(name, op, {branch, x, b}, {y, mask});
+    block_.add(name, op, {branch, x, b}, {y, mask}, modules);
   } else {
     Pointwise op{PointwiseKind::kAdd, rows_, hidden_, plan_.compute, plan_.compute, false};
-    block_.add(name, op, {branch, x, b}, {y});
+    block_.add(name, op, {branch, x, b}, {y}, modules);
   }
   return y;
 }
@@ -211,9 +213,9 @@ ValueId Writer::attention(ValueId x) {
     block_.add("rotary", op, {target}, {target}, kModuleAttention);
   }
   ValueId core = attention_core(qk, qkv);
-  ValueId out = linear("proj", core, query_width, hidden_, false, kModuleAttention,
-                       Cut::kColumns);
-  return leave("proj.reduce", out, kModuleAttention);
+  constexpr std::uint8_t kProjection = kModuleAttention | kModuleProjection;
+  ValueId out = linear("proj", core, query_width, hidden_, false, kProjection, Cut::kColumns);
+  return leave("proj.reduce", out, kProjection);
 }
 
 ValueId Writer::mlp(ValueId x) {
@@ -221,7 +223,7 @@ ValueId Writer::mlp(ValueId x) {
   ValueId in = enter("fc1.gather", x, kModuleMlp);
   const Parts branches = {width, model_.gated() ? width : 0};
   ValueId up = linear("fc1", in, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
-                      kModuleMlp, Cut::kRows, branches);
+                      kModuleMlp | kModuleUp, Cut::kRows, branches);
   PointwiseKind kind = PointwiseKind::kGelu;
   if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
   if (model_.activation == Activation::kGeglu) kind = PointwiseKind::kGeglu;
@@ -236,10 +238,11 @@ Block Writer::layer() {
   ValueId x = block_.x = act("x", {rows_, hidden_});
   ValueId branch = attention(norm("norm1", x, kModuleNorm));
   if (model_.post_norms) branch = norm("post_norm1", branch, kModuleNorm);
-  ValueId middle = residual("attention.add", branch, x, model_.attention_output_bias);
+  ValueId middle = residual("attention.add", branch, x, model_.attention_output_bias,
+                            kModuleProjection);
   branch = mlp(norm("norm2", middle, kModuleNorm));
   if (model_.post_norms) branch = norm("post_norm2", branch, kModuleNorm);
-  block_.y = residual("mlp.add", branch, middle, model_.mlp_bias);
+  block_.y = residual("mlp.add", branch, middle, model_.mlp_bias, kModuleNone);
   return std::move(block_);
 }
 

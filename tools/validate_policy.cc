@@ -56,7 +56,7 @@ Json recompute_modules(std::string_view list) {
 
 }  // namespace
 
-Json precision_question(const Json& row, const Habits& habits, std::vector<std::string>& assumed) {
+Json precision_question(const Json& row, std::vector<std::string>& assumed) {
   Json precision = {{"compute", compute_word(row, assumed)}};
   const std::string compute = precision["compute"];
   if (compute == "fp32") return precision;
@@ -64,28 +64,22 @@ Json precision_question(const Json& row, const Habits& habits, std::vector<std::
   const Json& extra = section_of(software, "extra");
   const Json& flags = flags_of(row);
   const std::string mixed = text_of(extra, "fsdp_mixed_precision");
-  if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") return precision;
+  if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") {
+    precision["gradients"] = compute;
+    return precision;
+  }
   if (has(lower(text_of(software, "precision")), "fp32 main grads") || mixed == "DEFAULT" ||
       switch_of(flags, "accumulate-allreduce-grads-in-fp32") == true) {
     precision["gradients"] = "fp32";
-  } else if (habits.main_gradients && compute == "bf16") {
-    precision["gradients"] = "fp32";
-    assumed.emplace_back("gradients (fp32)");
-  } else if (habits.main_gradients) {
-    precision["gradient_copy"] = "fp32";
-    assumed.emplace_back("gradients (fp16 with an fp32 copy)");
-  } else {
-    assumed.push_back(fmt::format("gradients ({})", compute));
   }
   return precision;
 }
 
-Json recompute_question(const Json& row, std::vector<std::string>& assumed) {
+Json recompute_question(const Json& row) {
   const std::string text = lower(text_of(row, "recompute"));
   if (text.empty()) {
     if (member(row, "recompute") != nullptr) throw Error("recompute", "must be text");
-    assumed.emplace_back("recompute (none)");
-    return "none";
+    return {};
   }
   if (text.starts_with("none")) return "none";
   if (text == "full") return "full";
@@ -107,8 +101,7 @@ Json recompute_question(const Json& row, std::vector<std::string>& assumed) {
   throw Error("recompute", fmt::format("\"{}\" is not known", text));
 }
 
-std::string attention_question(const Json& row, const Habits& habits,
-                               std::vector<std::string>& assumed) {
+Json attention_question(const Json& row) {
   std::string text = lower(text_of(section_of(row, "software"), "attention_impl"));
   const std::string backend = lower(text_of(flags_of(row), "attention-backend"));
   if (!backend.empty()) text = backend;
@@ -118,8 +111,20 @@ std::string attention_question(const Json& row, const Habits& habits,
   for (const std::string_view word : {"fused", "flash", "cudnn", "te ", "transformer_engine"}) {
     if (has(text, word)) return "fused";
   }
-  assumed.emplace_back(habits.fused_attention ? "attention (fused)" : "attention (unfused)");
-  return habits.fused_attention ? "fused" : "unfused";
+  return {};
+}
+
+Json fusion_question(const Json& row) {
+  Json fusion = Json::object();
+  const Json& flags = flags_of(row);
+  const std::string loss = lower(
+      text_of(section_of(section_of(row, "software"), "extra"), "cross_entropy_fusion"));
+  if (switch_of(flags, "cross-entropy-loss-fusion") == true) fusion["loss"] = "parallel";
+  if (has(loss, "fused") || text_of(flags, "cross-entropy-fusion-impl") == "te") {
+    fusion["loss"] = "fused";
+  }
+  if (switch_of(flags, "no-gradient-accumulation-fusion") == true) fusion["accumulation"] = false;
+  return fusion;
 }
 
 std::string attention_kernel_question(const Json& row, const Device& device) {
