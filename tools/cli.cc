@@ -305,7 +305,7 @@ void add_import(CLI::App& app, Arguments& arguments) {
   ImportArguments& import = arguments.import;
   command
       ->add_option("KIND", import.kind,
-                   "nccl-tests, kernels, published, nccl-topology or nvidia-smi-topo")
+                   "nccl-tests, kernels, runs, published, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
   command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
@@ -329,8 +329,8 @@ void add_import(CLI::App& app, Arguments& arguments) {
 }
 
 void add_rest(CLI::App& app, Arguments& arguments) {
-  CLI::App* list = app.add_subcommand("list", "The shipped models, devices, clusters or profiles");
-  list->add_option("KIND", arguments.list_kind, "models, devices, clusters or profiles")
+  CLI::App* list = app.add_subcommand("list", "What is shipped of one kind");
+  list->add_option("KIND", arguments.list_kind, "models, devices, clusters, profiles or frameworks")
       ->required()
       ->type_name("");
   list->add_flag("--json", arguments.list_json, "As JSON");
