@@ -53,8 +53,9 @@ class CalibrateCommand : public testing::Test {
     return Json::parse(in, nullptr, false);
   }
   std::int64_t fewest_samples() const {
+    const Json profile = file();
     std::int64_t fewest = INT64_MAX;
-    for (const Json& kernel : file()["work"][0]["kernels"]) {
+    for (const Json& kernel : profile["work"][0]["kernels"]) {
       fewest = std::min(fewest, kernel["samples"].get<std::int64_t>());
     }
     return fewest;

@@ -13,6 +13,8 @@ Device device() {
   device.matrix_rate[Dtype::kFp32] = teraflops_per_second(0.1);
   device.vector_rate = teraflops_per_second(0.1);
   device.multiprocessors = 1;
+  device.kernels.memory = 0.8;
+  device.kernels.matrix.efficiency = 0.8;
   return device;
 }
 
