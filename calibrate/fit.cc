@@ -18,23 +18,28 @@ constexpr double kSquareBelow = 0.02;   // log-errors
 constexpr int kRestarts = 4;
 constexpr int kCallsMax = 4000;         // of each start
 constexpr std::size_t kHands = 3;
+constexpr double kSourceTolerance = 1e-3;  // sources differ by far more
 
 struct Problem {
   const Predict* predict;
   std::span<const double> measured;
   std::vector<std::size_t> rows;        // that count
   std::vector<double> values, times;    // scratch
+  std::vector<double> weights = {};     // by row; empty: all the same
+  double tolerance = 1e-5;              // of the logs
 
   double loss(std::span<const double> logs) {
     for (std::size_t i = 0; i < logs.size(); ++i) values[i] = std::exp(logs[i]);
     (*predict)(values, times);
-    double sum = 0;
+    double sum = 0, total = 0;
     for (const std::size_t row : rows) {
       const double r = std::log(times[row] / measured[row]);
-      sum += std::sqrt(r * r + kSquareBelow * kSquareBelow);
+      const double weight = weights.empty() ? 1 : weights[row];
+      sum += weight * std::sqrt(r * r + kSquareBelow * kSquareBelow);
+      total += weight;
     }
     STEPCAST_CHECK(std::isfinite(sum), "a predicted time that is not positive and finite");
-    return sum / static_cast<double>(rows.size());
+    return sum / total;
   }
 };
 
@@ -55,14 +60,14 @@ std::vector<double> minimise(const std::vector<Parameter>& parameters, Problem p
       },
       &problem);
   search.set_maxeval(kCallsMax);
-  search.set_xtol_rel(1e-5);
-  search.set_ftol_rel(1e-7);
+  search.set_xtol_rel(problem.tolerance);
+  search.set_ftol_rel(problem.tolerance / 100);
   search.set_initial_step(0.2);
   double before = problem.loss(at);
   for (int start = 0; start < kRestarts; ++start) {
     double loss = before;
     search.optimize(at, loss);
-    if (before - loss < 1e-6) break;
+    if (before - loss < problem.tolerance / 10) break;
     before = loss;
   }
   for (double& value : at) value = std::exp(value);
@@ -126,6 +131,48 @@ Fit fit(const std::vector<Parameter>& parameters, std::span<const double> measur
     for (std::size_t row = hand; row < count; row += kHands) left_out[row] = times[row];
   }
   result.left_out = fit_error(left_out, measured);
+  return result;
+}
+
+SourceFit fit_by_source(const std::vector<Parameter>& parameters, std::span<const double> measured,
+                        std::span<const std::size_t> source_of, const Predict& predict) {
+  const std::size_t count = measured.size();
+  STEPCAST_CHECK(!parameters.empty() && count > 0 && source_of.size() == count, "nothing to fit");
+  const std::size_t sources = *std::max_element(source_of.begin(), source_of.end()) + 1;
+  std::vector<double> rows_of(sources, 0);
+  for (const std::size_t source : source_of) ++rows_of[source];
+
+  Problem problem{&predict, measured, {}, std::vector<double>(parameters.size()),
+                  std::vector<double>(count)};
+  problem.tolerance = kSourceTolerance;
+  for (std::size_t row = 0; row < count; ++row) {
+    problem.weights.push_back(1 / rows_of[source_of[row]]);
+  }
+  const auto without = [&](std::size_t left_out) {
+    problem.rows.clear();
+    for (std::size_t row = 0; row < count; ++row) {
+      if (source_of[row] != left_out) problem.rows.push_back(row);
+    }
+    return minimise(parameters, problem);
+  };
+  const auto error_of = [&](const std::vector<double>& times, std::size_t source) {
+    std::vector<double> predicted, truth;
+    for (std::size_t row = 0; row < count; ++row) {
+      if (source_of[row] != source) continue;
+      predicted.push_back(times[row]);
+      truth.push_back(measured[row]);
+    }
+    return fit_error(predicted, truth);
+  };
+  SourceFit result;
+  std::vector<double> times(count);
+  result.values = without(sources);  // none
+  predict(result.values, times);
+  for (std::size_t s = 0; s < sources; ++s) result.errors.push_back(error_of(times, s));
+  for (std::size_t s = 0; s < sources && sources > 1; ++s) {
+    predict(without(s), times);
+    result.left_out.push_back(error_of(times, s));
+  }
   return result;
 }
 

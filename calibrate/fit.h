@@ -54,4 +54,15 @@ struct Fit {
 Fit fit(const std::vector<Parameter>& parameters, std::span<const double> measured,
         const Predict& predict);
 
+// The same for rows of several sources, each of which weighs the same however many rows it has.
+// Over-fitting shows in whole sources left out: each is predicted by the parameters that all others
+// give. `source_of[row]` counts from 0, without gaps.
+struct SourceFit {
+  std::vector<double> values;
+  std::vector<FitError> errors;    // by source, of the fit to all
+  std::vector<FitError> left_out;  // by source, of the fit to the others; empty: only one source
+};
+SourceFit fit_by_source(const std::vector<Parameter>& parameters, std::span<const double> measured,
+                        std::span<const std::size_t> source_of, const Predict& predict);
+
 }  // namespace stepcast

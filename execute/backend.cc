@@ -71,6 +71,12 @@ std::string unsupported(const Op& op) {
   if (pointwise != nullptr && pointwise->kind == PointwiseKind::kScale) {
     return "scaling by a number that the Job does not give";
   }
+  if (pointwise != nullptr && (pointwise->kind == PointwiseKind::kAmax ||
+                               pointwise->kind == PointwiseKind::kQuantize ||
+                               pointwise->kind == PointwiseKind::kQuantizeBoth ||
+                               pointwise->kind == PointwiseKind::kTranspose)) {
+    return "8-bit products are not carried out";
+  }
   if (pointwise != nullptr &&
       (pointwise->kind == PointwiseKind::kRotary ||
        pointwise->kind == PointwiseKind::kRotaryBackward) &&

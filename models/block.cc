@@ -25,13 +25,13 @@ ValueId Block::data(std::string_view value_name, Shape shape, Dtype dtype) {
   return add_value(*this, {std::string(value_name), shape, dtype, ValueKind::kData});
 }
 
-void Block::add(std::string_view node_name, Op op, Values in, Values out, std::uint8_t modules,
+void Block::add(std::string_view node_name, Op op, Values in, Values out, std::uint16_t modules,
                 NodeUse use) {
   nodes.push_back({op, in, out, std::string(node_name), modules, use, Phase::kForward});
 }
 
 void Block::exchange(std::string_view node_name, ExchangeKind kind, Values in, Values out,
-                     std::uint8_t modules, Reduction reduction) {
+                     std::uint16_t modules, Reduction reduction) {
   nodes.push_back({Exchange{kind, reduction}, in, out, std::string(node_name), modules,
                    NodeUse::kPlain, Phase::kForward});
 }

@@ -67,7 +67,7 @@ struct Exchange {
 };
 
 // Which part of a layer a node belongs to, as "recompute": {"modules": [...]} names them.
-enum Module : std::uint8_t {
+enum Module : std::uint16_t {
   kModuleNone = 0,
   kModuleAttentionCore = 1,
   kModuleNorm = 2,
@@ -77,6 +77,8 @@ enum Module : std::uint8_t {
   kModuleGather = 32,  // run again rather than kept: a gather of sequence parallelism, an 8-bit
                        // copy of a gathered weight
   kModuleLate = 64,    // only backward needs what it makes: it is not run in forward at all
+  kModuleUp = 128,
+  kModuleProjection = 256,
 };
 
 // How a node is to be differentiated where its Op alone does not tell.
@@ -109,7 +111,7 @@ struct Node {
   std::variant<Op, Exchange> work;
   Values in, out;
   std::string name;  // "qkv"; its gradients are called "qkv.input_gradient", ...
-  std::uint8_t modules = kModuleNone;
+  std::uint16_t modules = kModuleNone;
   NodeUse use = NodeUse::kPlain;
   Phase phase = Phase::kForward;
 };
@@ -126,10 +128,10 @@ struct Block {
   ValueId activation(std::string_view value_name, Shape shape, Dtype dtype);
   ValueId weight(std::string_view value_name, Shape shape, Dtype dtype, bool partial = false);
   ValueId data(std::string_view value_name, Shape shape, Dtype dtype);
-  void add(std::string_view node_name, Op op, Values in, Values out, std::uint8_t modules = 0,
+  void add(std::string_view node_name, Op op, Values in, Values out, std::uint16_t modules = 0,
            NodeUse use = NodeUse::kPlain);
   void exchange(std::string_view node_name, ExchangeKind kind, Values in, Values out,
-                std::uint8_t modules = 0,
+                std::uint16_t modules = 0,
                 Reduction reduction = Reduction::kSum);
 };
 

@@ -17,7 +17,7 @@ namespace stepcast {
 struct Quantization {
   std::string name;            // of what is quantised, "qkv.input"
   ValueId x = kNoValue;        // 16 bits, (rows, columns)
-  std::uint8_t modules = kModuleNone;
+  std::uint16_t modules = kModuleNone;
   Phase phase = Phase::kForward;
   bool both = true;            // the copy for the columns, too, where there is to be one
   bool shared_scale = false;   // x is a part of a matrix that tensor ranks share: one scale for all

@@ -235,9 +235,10 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
       64.0 * real(model.hidden) + 16.0 * real(model.query_width()) + 16.0 * real(model.ffn);
   const double scores =
       plan.fused_attention ? 0.0 : 16.0 * real(model.heads) * real(plan.sequence_length);
-  const double token = real(model.layers) * (width + scores) + 16.0 * real(model.vocabulary);
+  const double vocabulary = real(padded_vocabulary(model, plan));
+  const double token = real(model.layers) * (width + scores) + 16.0 * vocabulary;
   const double tokens = real(plan.sequence_length) * real(plan.micro_batch);
-  const double widest = std::max({real(model.hidden), 2 * real(model.ffn), real(model.vocabulary),
+  const double widest = std::max({real(model.hidden), 2 * real(model.ffn), vocabulary,
                                   3 * real(model.query_width()),
                                   real(model.heads) * real(plan.sequence_length)});
   if (tokens * widest > kElementsMax) {
@@ -256,8 +257,8 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
 
 }  // namespace
 
-const std::vector<std::string> kRecomputeModules = {"attention_core", "norm", "activation", "mlp",
-                                                    "attention"};
+const std::vector<std::string> kRecomputeModules = {
+    "attention_core", "norm", "activation", "mlp", "attention", "projection", "up"};
 
 Mesh Plan::mesh() const {
   Mesh mesh;
@@ -275,7 +276,8 @@ Mesh Plan::mesh() const {
 }
 
 std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
-  return (model.vocabulary + plan.tensor - 1) / plan.tensor * plan.tensor;
+  const std::int64_t unit = plan.vocabulary_multiple * plan.tensor;
+  return (model.vocabulary + unit - 1) / unit * unit;
 }
 
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {

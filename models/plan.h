@@ -110,6 +110,8 @@ struct Plan {
   bool gradient_copy = false;          // an fp32 copy of the gradients for the update
   EightBit eight_bit;                  // key compute "fp8": then `compute` above is bf16
 
+  std::int64_t vocabulary_multiple = 1;  // the vocabulary is rounded up to that times tensor
+
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
   LossMemory loss = LossMemory::kSeparate;
   bool dropout = false;                // the model's dropout is active
@@ -142,10 +144,13 @@ struct Plan {
 //   activation      the MLP's GELU or gate
 //   mlp             the whole MLP
 //   attention       the whole attention block
+//   projection      attention's output projection and the residual sum behind it
+//   up              the MLP's first matrix product
 extern const std::vector<std::string> kRecomputeModules;
 
-// Rows of the embedding table and of the head: the vocabulary, rounded up to a multiple of tensor.
-// (Megatron-LM rounds up to 128 tensor; a preset whose vocabulary is 51,200 has done that already.)
+// Rows of the embedding table and of the head: the vocabulary, rounded up to a multiple of
+// vocabulary_multiple x tensor. (Megatron-LM rounds up to 128 tensor; a preset whose vocabulary is
+// 51,200 has done that already.)
 std::int64_t padded_vocabulary(const Model& model, const Plan& plan);
 
 // Why a plan is not legal: the key to change, and the numbers with the nearest legal choice.
@@ -167,13 +172,13 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 //                                 a list: sums to the layers, 0 only for the first and last chunk
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
-// Reads "batch", "parallel", "sharding", "recompute", "precision", "attention", "loss",
-// "dropout", "clip_gradients", "allocator", "buffers" of a what-if and leaves its other keys to
-// others. `devices` > 0 derives a left out data degree and has to match; 0 takes any. Required is
-// only batch.sequence_length; the rest defaults to the members above, global to micro * data (one
-// micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients to the
-// compute type, dropout to the model's. With fp32 weights there is no further master copy, with
-// fp32 gradients no further copy of those, whatever is asked.
+// Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
+// "attention", "loss", "dropout", "clip_gradients", "allocator", "buffers" of a what-if and leaves
+// its other keys to others. `devices` > 0 derives a left out data degree and has to match; 0 takes
+// any. Required is only batch.sequence_length; the rest defaults to the members above, global to
+// micro * data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1,
+// gradients to the compute type, dropout to the model's. With fp32 weights there is no further
+// master copy, with fp32 gradients no further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

@@ -19,6 +19,7 @@ constexpr Limits kSequence{1, 1 << 24};
 constexpr Limits kMicroBatch{1, 1 << 20};
 constexpr Limits kGlobalBatch{1, INT32_MAX};
 constexpr Limits kLayerCount{0, 10'000};
+constexpr Limits kVocabularyMultiple{1, 1 << 16};
 constexpr Limits kPrefetch{0, 64};  // units gathered ahead; each is an event of the rank
 
 const std::vector<std::pair<std::string, PipelineSchedule>> kSchedules = {
@@ -291,6 +292,8 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   read_sharding(what_if.object("sharding"), plan);
   read_recompute(what_if, plan);
   read_precision(what_if.object("precision"), plan);
+  plan.vocabulary_multiple =
+      what_if.integer("vocabulary_multiple", plan.vocabulary_multiple, kVocabularyMultiple);
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
   plan.loss = what_if.word("loss", plan.loss, kLosses);
   plan.dropout = what_if.boolean("dropout", model.dropout);
@@ -329,6 +332,7 @@ Json write_plan(const Plan& plan) {
                        {"master", word_of(plan.master, kCopies)},
                        {"moments", word_of(plan.moments, kDtypes)},
                        {"gradient_copy", word_of(plan.gradient_copy, kCopies)}};
+  json["vocabulary_multiple"] = plan.vocabulary_multiple;
   json["attention"] = word_of(plan.fused_attention, kAttentions);
   json["loss"] = word_of(plan.loss, kLosses);
   json["dropout"] = plan.dropout;

@@ -10,15 +10,17 @@ namespace {
 
 struct Policy {
   const char* name;
-  std::uint8_t module;
+  std::uint16_t module;
   // Norms, activations and gathers are cheap to run again from what is kept anyway, so their output
   // goes too; of a larger module the output is what the next one keeps as its input.
   bool discard_output;
+  bool single = discard_output;  // each node is a slice of its own: needed at another time
 };
 
 constexpr Policy kPolicies[] = {
     {"attention", kModuleAttention, false},   {"mlp", kModuleMlp, false},
     {"attention_core", kModuleAttentionCore, false},
+    {"projection", kModuleProjection, true, false}, {"up", kModuleUp, true},
     {"activation", kModuleActivation, true},  {"norm", kModuleNorm, true},
     {"gather", kModuleGather, true},      {"late", kModuleLate, true},
 };
@@ -38,8 +40,6 @@ std::vector<Slice> recompute_slices(const Block& block, const Plan& plan) {
   std::vector<bool> taken(block.nodes.size(), false);
   for (const Policy& policy : kPolicies) {
     if (!asked_for(policy, plan)) continue;
-    // Every norm and gather is a slice of its own: each is needed at another time.
-    const bool single = policy.discard_output;
     for (std::size_t n = 0; n < block.nodes.size(); ++n) {
       const auto in_module = [&](std::size_t i) {
         return i < block.nodes.size() && !taken[i] && (block.nodes[i].modules & policy.module) != 0;
@@ -50,7 +50,7 @@ std::vector<Slice> recompute_slices(const Block& block, const Plan& plan) {
       do {
         taken[static_cast<std::size_t>(slice.last)] = true;
         ++slice.last;
-      } while (!single && in_module(static_cast<std::size_t>(slice.last)));
+      } while (!policy.single && in_module(static_cast<std::size_t>(slice.last)));
       slices.push_back(slice);
     }
   }

@@ -53,22 +53,23 @@ class Writer {
     return plan_.eight_bit.on() && !plan_.eight_bit.blocks();
   }
 
-  ValueId norm(std::string_view name, ValueId x, std::uint8_t modules);
+  ValueId norm(std::string_view name, ValueId x, std::uint16_t modules);
   // Before a matrix split by columns: the value that all tensor ranks see, with all tokens.
-  ValueId enter(std::string_view name, ValueId x, std::uint8_t modules);
+  ValueId enter(std::string_view name, ValueId x, std::uint16_t modules);
   // After a matrix split by rows: sums the ranks' parts.
-  ValueId leave(std::string_view name, ValueId partial, std::uint8_t modules,
+  ValueId leave(std::string_view name, ValueId partial, std::uint16_t modules,
                 bool eight_bit_gradient = false);
   // What the product `name` reads of x: of a matrix split by columns (it enters) or by rows.
-  ValueId input(std::string_view name, ValueId x, std::uint8_t modules, Cut cut);
-  ValueId gathered_input(std::string_view name, ValueId x, std::uint8_t modules);
+  ValueId input(std::string_view name, ValueId x, std::uint16_t modules, Cut cut);
+  ValueId gathered_input(std::string_view name, ValueId x, std::uint16_t modules);
   // What it reads of its weight.
-  ValueId weight_read(std::string_view name, ValueId w, std::uint8_t modules);
+  ValueId weight_read(std::string_view name, ValueId w, std::uint16_t modules);
   // x enters, or is a part already. Split by rows of its matrix (of each part packed in it), or by
   // columns; then without bias.
   ValueId linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out, bool bias,
-                 std::uint8_t modules, Cut cut, Parts parts = {});
-  ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias);
+                 std::uint16_t modules, Cut cut, Parts parts = {});
+  ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias,
+                   std::uint16_t modules);
   ValueId attention(ValueId x);
   ValueId attention_core(ValueId qk, ValueId qkv);
   ValueId unfused_core(ValueId qk, ValueId qkv);
@@ -93,7 +94,7 @@ ValueId Writer::table_weight() {
   return table;
 }
 
-ValueId Writer::norm(std::string_view name, ValueId x, std::uint8_t modules) {
+ValueId Writer::norm(std::string_view name, ValueId x, std::uint16_t modules) {
   const std::string base(name);
   const bool layer_norm = model_.norm == NormKind::kLayer;
   ValueId w = weight(base + ".weight", {hidden_}, scattered_);
@@ -106,7 +107,7 @@ ValueId Writer::norm(std::string_view name, ValueId x, std::uint8_t modules) {
   return y;
 }
 
-ValueId Writer::enter(std::string_view name, ValueId x, std::uint8_t modules) {
+ValueId Writer::enter(std::string_view name, ValueId x, std::uint16_t modules) {
   if (!split_) return x;
   if (!scattered_) {
     block_.exchange(name, ExchangeKind::kEnter, {x}, {}, modules);
@@ -118,7 +119,7 @@ ValueId Writer::enter(std::string_view name, ValueId x, std::uint8_t modules) {
   return full;
 }
 
-ValueId Writer::leave(std::string_view name, ValueId partial, std::uint8_t modules,
+ValueId Writer::leave(std::string_view name, ValueId partial, std::uint16_t modules,
                       bool eight_bit_gradient) {
   if (!split_) return partial;
   if (!scattered_) {
@@ -131,7 +132,7 @@ ValueId Writer::leave(std::string_view name, ValueId partial, std::uint8_t modul
   return shard;
 }
 
-ValueId Writer::input(std::string_view name, ValueId x, std::uint8_t modules, Cut cut) {
+ValueId Writer::input(std::string_view name, ValueId x, std::uint16_t modules, Cut cut) {
   const bool enters = cut == Cut::kRows && split_;  // of the weight's rows: of the output's columns
   const std::string gather = std::string(name) + ".gather";
   if (!plan_.eight_bit.on()) return enters ? enter(gather, x, modules) : x;
@@ -144,7 +145,7 @@ ValueId Writer::input(std::string_view name, ValueId x, std::uint8_t modules, Cu
 
 // One scale a tensor: the gathered copy is transposed where backward reads it so (backward.cc).
 // Scaled in blocks: backward gathers the shards of the other copy.
-ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint8_t modules) {
+ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint16_t modules) {
   const EightBit& eight_bit = plan_.eight_bit;
   Quantization what{std::string(name) + ".input", x, modules};
   what.both = eight_bit.blocks();
@@ -174,7 +175,7 @@ ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint8_t mo
 
 // Whole weights have copies that last a step. Gathered ones are quantised when they have arrived:
 // in forward as it reads them, in backward as that does.
-ValueId Writer::weight_read(std::string_view name, ValueId w, std::uint8_t modules) {
+ValueId Writer::weight_read(std::string_view name, ValueId w, std::uint16_t modules) {
   const EightBit& eight_bit = plan_.eight_bit;
   if (!eight_bit.on()) return w;
   const bool streams = plan_.effective_zero() == 3;
@@ -213,7 +214,7 @@ ValueId Writer::weight_read(std::string_view name, ValueId w, std::uint8_t modul
 }
 
 ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out,
-                       bool bias, std::uint8_t modules, Cut cut, Parts parts) {
+                       bool bias, std::uint16_t modules, Cut cut, Parts parts) {
   const std::string base(name);
   ValueId entered = input(name, x, modules, cut);
   ValueId w = cut_weight(base + ".weight", {out, in}, cut, parts);
@@ -229,17 +230,18 @@ ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::i
 
 // x + branch, with dropout on the branch where the model trains with it. The bias of a matrix split
 // by rows must be added once, after the sum over ranks: here, fused as Megatron fuses it.
-ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool bias) {
+ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool bias,
+                         std::uint16_t modules) {
   const std::string base(name);
   ValueId b = bias ? weight(base + ".bias", {hidden_}, scattered_) : kNoValue;
   ValueId y = act(base + ".out", {rows_, hidden_});
   if (plan_.dropout) {
     ValueId mask = block_.activation(base + ".mask", {rows_, hidden_}, Dtype::kUint8);
     Pointwise op{PointwiseKind::kDropoutAdd, rows_, hidden_, plan_.compute, plan_.compute, false};
-    block_.add(name, op, {branch, x, b}, {y, mask});
+    block_.add(name, op, {branch, x, b}, {y, mask}, modules);
   } else {
     Pointwise op{PointwiseKind::kAdd, rows_, hidden_, plan_.compute, plan_.compute, false};
-    block_.add(name, op, {branch, x, b}, {y});
+    block_.add(name, op, {branch, x, b}, {y}, modules);
   }
   return y;
 }
@@ -313,16 +315,16 @@ ValueId Writer::attention(ValueId x) {
     block_.add("rotary", op, {target}, {target}, kModuleAttention);
   }
   ValueId core = attention_core(qk, qkv);
-  ValueId out = linear("proj", core, query_width, hidden_, false, kModuleAttention,
-                       Cut::kColumns);
-  return leave("proj.reduce", out, kModuleAttention, crosses_in_eight_bits());
+  constexpr std::uint16_t kProjection = kModuleAttention | kModuleProjection;
+  ValueId out = linear("proj", core, query_width, hidden_, false, kProjection, Cut::kColumns);
+  return leave("proj.reduce", out, kProjection, crosses_in_eight_bits());
 }
 
 ValueId Writer::mlp(ValueId x) {
   const std::int64_t width = model_.ffn / plan_.tensor;
   const Parts branches = {width, model_.gated() ? width : 0};
   ValueId up = linear("fc1", x, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
-                      kModuleMlp, Cut::kRows, branches);
+                      kModuleMlp | kModuleUp, Cut::kRows, branches);
   PointwiseKind kind = PointwiseKind::kGelu;
   if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
   if (model_.activation == Activation::kGeglu) kind = PointwiseKind::kGeglu;
@@ -337,10 +339,11 @@ Block Writer::layer() {
   ValueId x = block_.x = act("x", {rows_, hidden_});
   ValueId branch = attention(norm("norm1", x, kModuleNorm));
   if (model_.post_norms) branch = norm("post_norm1", branch, kModuleNorm);
-  ValueId middle = residual("attention.add", branch, x, model_.attention_output_bias);
+  ValueId middle = residual("attention.add", branch, x, model_.attention_output_bias,
+                            kModuleProjection);
   branch = mlp(norm("norm2", middle, kModuleNorm));
   if (model_.post_norms) branch = norm("post_norm2", branch, kModuleNorm);
-  block_.y = residual("mlp.add", branch, middle, model_.mlp_bias);
+  block_.y = residual("mlp.add", branch, middle, model_.mlp_bias, kModuleNone);
   return std::move(block_);
 }
 

@@ -243,7 +243,9 @@ void add_time(CLI::App& app, Arguments& arguments) {
   command->add_option("--k", time.k, "gemm: what is summed over");
   command->add_option("--batch", time.batch, "gemm: products at once; attention: sequences");
   command->add_option("--role", time.role, "gemm: forward, input-gradient or weight-gradient");
-  command->add_option("--dtype", time.dtype, "Of the operands: bf16, fp16, fp32, fp8; fp8-block with scales for blocks of 128");
+  command->add_option("--dtype", time.dtype,
+                      "Of the operands: bf16, fp16, fp32, fp8; fp8-block: scales for blocks of "
+                      "128");
   command->add_option("--output", time.output, "gemm: of the result");
   command->add_flag("--accumulate", time.accumulate, "gemm: added to what the result holds");
   command->add_option("--heads", time.heads, "attention: query heads");
@@ -303,7 +305,7 @@ void add_import(CLI::App& app, Arguments& arguments) {
   ImportArguments& import = arguments.import;
   command
       ->add_option("KIND", import.kind,
-                   "nccl-tests, kernels, published, nccl-topology or nvidia-smi-topo")
+                   "nccl-tests, kernels, runs, published, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
   command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
@@ -327,8 +329,8 @@ void add_import(CLI::App& app, Arguments& arguments) {
 }
 
 void add_rest(CLI::App& app, Arguments& arguments) {
-  CLI::App* list = app.add_subcommand("list", "The shipped models, devices, clusters or profiles");
-  list->add_option("KIND", arguments.list_kind, "models, devices, clusters or profiles")
+  CLI::App* list = app.add_subcommand("list", "What is shipped of one kind");
+  list->add_option("KIND", arguments.list_kind, "models, devices, clusters, profiles or frameworks")
       ->required()
       ->type_name("");
   list->add_flag("--json", arguments.list_json, "As JSON");

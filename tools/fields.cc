@@ -271,7 +271,7 @@ std::vector<Field> memory_fields() {
       input_only(count("recompute.every", "not given", {1, 10'000},
                        "Keep the input of each group of this many layers, run the group again.")),
       input_only(word("recompute.modules", "not given",
-                      "attention_core norm activation mlp attention",
+                      "attention_core norm activation mlp attention projection up",
                       "Run these parts of each layer again.", "", Form::kWords)),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
       word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
@@ -301,6 +301,9 @@ std::vector<Field> memory_fields() {
       word("precision.gradient_copy", "\"none\"", "fp32 none",
            "An fp32 copy of the gradients for the update, as Megatron-LM's fp16 mode has.",
            "4 bytes a parameter."),
+      count("vocabulary_multiple", "1", {1, 1 << 16},
+            "The vocabulary is rounded up to a multiple of this times tensor (Megatron-LM: 128).",
+            "Rows of the embedding and of the head."),
       word("attention", "\"fused\"", "fused unfused",
            "Fused (flash) attention, or scores and softmax in memory.",
            "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
@@ -316,6 +319,27 @@ std::vector<Field> memory_fields() {
             "Masks are kept for backward."),
       field(Form::kSwitch, "clip_gradients", "true",
             "Clip by the global norm: all ranks reduce it before the update."),
+      field(Form::kObject, "fusion", "{}",
+            "What the framework has fused; what it has not passes through memory once more."),
+      word("fusion.loss", "\"parallel\"", "fused parallel torch megatron",
+           "The loss over the vocabulary: one kernel a direction, one a part, PyTorch's or "
+           "Megatron-LM's unfused one on an fp32 copy of the logits.",
+           "3, 4, 9 or 13 passes over the logits, all on the last stage."),
+      field(Form::kSwitch, "fusion.bias_gradients", "true",
+            "Bias gradients come with the weight gradients, not by a kernel of their own."),
+      field(Form::kSwitch, "fusion.accumulation", "true",
+            "Weight gradients are added to their buffer as they are made, not afterwards.",
+            "Twice the weights' bytes for each micro-batch."),
+      field(Form::kSwitch, "fusion.norm_gradients", "true",
+            "The weight gradients of a norm come with its input gradient."),
+      field(Form::kSwitch, "fusion.gates", "true",
+            "A gated MLP's activation and product are one kernel."),
+      field(Form::kSwitch, "fusion.update", "true",
+            "The update is one kernel; else fp32 gradients are unscaled, clipped, copied."),
+      field(Form::kObject, "host", "{}", "The framework's host side."),
+      field(Form::kTime, "host.launch", "the device's",
+            "Host time to issue one kernel, collective or message.",
+            "The pace of small models, whatever the device."),
       field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
       field(Form::kSwitch, "allocator.expandable_segments", "false",
             "One growing segment a stream (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",
@@ -331,7 +355,7 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "buffers.gather_buffer", "false",
             "The head's gathered input lies in a buffer that stays (Megatron-LM with sequence "
             "parallelism).", "Tokens x hidden x 2 bytes on the last stage."),
-      field(Form::kBytes, "buffers.kernel_workspace", "\"0 B\"",
+      field(Form::kBytes, "buffers.kernel_workspace", "\"0 MB\"",
             "A workspace that a kernel library keeps besides: Transformer Engine has \"32 MiB\" "
             "from Hopper on, \"4 MiB\" before.")};
 }
@@ -354,7 +378,11 @@ std::vector<Field> question_fields() {
 
 std::vector<Field> what_if_fields() {
   std::vector<Field> all = {field(Form::kText, "name", "MODEL on CLUSTER",
-                                  "What the report calls the question.")};
+                                  "What the report calls the question."),
+                            field(Form::kText, "framework", "null",
+                                  "Whose defaults fill in what is not said here: a name "
+                                  "(`stepcast list frameworks`) or a path.",
+                                  "Fusions, overlap, types, host time; no speed of a device.")};
   append(all, model_fields());
   append(all, cluster_fields());
   append(all, profile_fields());

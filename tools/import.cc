@@ -11,8 +11,10 @@
 #include <fmt/ranges.h>
 
 #include "sim/base/error.h"
+#include "tools/devices.h"
 #include "tools/files.h"
 #include "tools/fit_kernels.h"
+#include "tools/fit_runs.h"
 #include "tools/import_nccl_tests.h"
 #include "tools/import_topology.h"
 #include "tools/published.h"
@@ -197,6 +199,44 @@ int import_kernels(const ImportArguments& a) {
   return 0;
 }
 
+// Published runs: the device's profile, with what kernels alone do not fix fitted to them.
+int import_runs(const ImportArguments& a) {
+  if (a.device.empty()) throw Error("import", "give --device NAME: the runs of one are fitted");
+  const std::string file = find_config("devices", a.device, "--device");
+  const Device device = load_device(file);
+  const FittedRuns fitted = fit_runs(device, rows_of(a.files), read_shipped());
+  Profile profile;
+  const std::vector<std::string> shipped = config_names("profiles");
+  if (std::find(shipped.begin(), shipped.end(), device.name) != shipped.end()) {
+    const std::string path = find_config("profiles", device.name, "import");
+    profile = read_profile(parse_json(read_file(path), path));
+  } else {
+    profile.description = fmt::format("{}, fitted to published runs", device.description);
+  }
+  profile.name = name_of(a);
+  profile.device = device.name;
+  profile.basis = Basis::kFitted;
+  profile.provenance["runs"] =
+      fmt::format("matrix.efficiency and memory by stepcast import runs, on {}",
+                  fmt::join(fitted.sources, ", "));
+  profile.provenance.erase("matrix");
+  profile.kernels = kernels_json(fitted.device, Basis::kFitted);
+  std::erase_if(profile.residuals, [](const Residual& r) { return r.rows.starts_with("runs "); });
+  profile.residuals.insert(profile.residuals.end(), fitted.residuals.begin(),
+                           fitted.residuals.end());
+  write_file(a.out, write_profile(profile).dump(2) + "\n");
+  const Kernels& kernels = fitted.device.kernels;
+  fmt::print(stderr, "matrix.efficiency {:.3f}, memory {:.3f}\n", kernels.matrix.efficiency,
+             kernels.memory);
+  for (const Residual& r : fitted.residuals) {
+    fmt::print(stderr, "{}: {} rows, median error {:.1f} %, bias {:+.1f} %; left out {:.1f} %, "
+                       "{:+.1f} %\n",
+               r.rows, r.count, 100 * r.median_absolute_error, 100 * r.signed_bias,
+               100 * r.left_out_median_absolute_error, 100 * r.left_out_signed_bias);
+  }
+  return 0;
+}
+
 int import_topology(const ImportArguments& a) {
   if (a.files.size() != 1) throw Error("import", "a topology is one file");
   const std::string& file = a.files.front();
@@ -240,7 +280,8 @@ const KnownProduct* known_pci_device(std::string_view vendor_and_device) {
 }
 
 int import_command(const ImportArguments& arguments) {
-  const std::vector<std::string> kinds = {"nccl-tests", "kernels", "published", "nccl-topology",
+  const std::vector<std::string> kinds = {"nccl-tests", "kernels", "runs", "published",
+                                          "nccl-topology",
                                           "nvidia-smi-topo"};
   if (std::find(kinds.begin(), kinds.end(), arguments.kind) == kinds.end()) {
     throw Error("import", fmt::format("\"{}\" is nothing to import{}; there are {}", arguments.kind,
@@ -254,6 +295,7 @@ int import_command(const ImportArguments& arguments) {
     throw Error("import", "--collective, --ranks, --nodes and --in-place are of nccl-tests only");
   }
   if (arguments.kind == "published") return import_published(arguments);
+  if (arguments.kind == "runs") return import_runs(arguments);
   return arguments.kind == "kernels" ? import_kernels(arguments) : import_topology(arguments);
 }
 

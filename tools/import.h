@@ -3,6 +3,7 @@
 //   nccl-tests LOG...       -> a profile (sim/hardware/profile.h)
 //   kernels FILE.jsonl...   -> a profile of the device's kernels, fitted to the rows
 //   published FILE.jsonl... -> files of published runs (tools/published.h), one a group
+//   runs FILE.jsonl...      -> the device's profile, what kernels do not fix fitted to the rows
 //   nccl-topology FILE      -> a cluster file; what NCCL_TOPO_DUMP_FILE wrote
 //   nvidia-smi-topo FILE    -> a cluster file; what `nvidia-smi topo -m` printed
 //

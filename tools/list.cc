@@ -12,6 +12,7 @@
 #include "sim/hardware/profile.h"
 #include "tools/commands.h"
 #include "tools/files.h"
+#include "tools/framework.h"
 #include "tools/table.h"
 #include "tools/whatif.h"
 
@@ -209,10 +210,34 @@ Listing list_profiles() {
   return list;
 }
 
+Listing list_frameworks() {
+  Listing list{{{"framework", "defaults", "description"}}, "lrl", "", {}};
+  list.json = Json::array();
+  for (const Framework& framework : read_frameworks()) {
+    list.rows.push_back({framework.name, fmt::format("{}", framework.sources.size()),
+                         framework.description});
+    Json rules = Json::array();
+    for (const FrameworkRule& rule : framework.rules) {
+      Json is = Json::object();
+      for (const auto& [path, value] : rule.is) is[path] = value;
+      rules.push_back({{"is", std::move(is)}, {"set", rule.set}});
+    }
+    list.json.push_back({{"name", framework.name},
+                         {"description", framework.description},
+                         {"defaults", framework.defaults},
+                         {"rules", std::move(rules)},
+                         {"sources", framework.sources}});
+  }
+  list.words = "defaults: keys of a what-if that \"framework\": NAME fills in where they are not "
+               "said";
+  return list;
+}
+
 }  // namespace
 
 int list_command(const std::string& kind, bool json) {
-  const std::vector<std::string> kinds = {"models", "devices", "clusters", "profiles"};
+  const std::vector<std::string> kinds = {"models", "devices", "clusters", "profiles",
+                                          "frameworks"};
   Listing list;
   if (kind == "models") {
     list = list_models();
@@ -222,6 +247,8 @@ int list_command(const std::string& kind, bool json) {
     list = list_clusters();
   } else if (kind == "profiles") {
     list = list_profiles();
+  } else if (kind == "frameworks") {
+    list = list_frameworks();
   } else {
     throw Error("list", fmt::format("\"{}\" is nothing to list{}; there are {}", kind,
                                     did_you_mean(kind, kinds), fmt::join(kinds, ", ")));

@@ -76,24 +76,23 @@ class Samples {
       if (samples_.size() <= known) samples_.resize(known + 1);
       samples_[known].push_back(recording.durations[rank][at]);
     });
+    means_.add(job, recording);
   }
 
   // A step of the Job in which each instance takes what one of its key took, drawn by a seed. Their
   // means would do for one rank. But ranks that meet wait for the slower one each time, which takes
   // longer than the mean of both; and how far they differ is in the samples.
   Recording draw(const Job& job, std::uint64_t seed) const {
-    return step_of(job, [&](const std::vector<Duration>& samples, std::size_t rank,
-                            std::size_t at) {
+    return step_of(job, [&](const WorkKey& key, std::size_t rank, std::size_t at) {
+      const std::vector<Duration>& samples = samples_[*catalog_.find(key)];
       return samples[hash(seed, rank, at) % samples.size()];
     });
   }
 
-  // Each instance takes its key's mean.
+  // Each instance takes its key's mean, as a profile has it (calibrate/measure.h).
   Recording mean(const Job& job) const {
-    return step_of(job, [](const std::vector<Duration>& samples, std::size_t, std::size_t) {
-      Duration sum;
-      for (const Duration sample : samples) sum += sample;
-      return Duration(sum.picoseconds / std::ssize(samples));
+    return step_of(job, [&](const WorkKey& key, std::size_t, std::size_t) {
+      return to_duration(Seconds(means_.find(key)->mean()));
     });
   }
 
@@ -114,9 +113,8 @@ class Samples {
     Recording recording;
     recording.durations.resize(static_cast<std::size_t>(job.mesh.ranks()));
     for_each_instance(job, [&](std::size_t rank, const WorkKey& key, std::size_t at) {
-      const std::optional<std::size_t> known = catalog_.find(key);
-      STEPCAST_CHECK(known, "the ring has all work of the plan: " + to_text(key));
-      recording.durations[rank].push_back(choose(samples_[*known], rank, at));
+      STEPCAST_CHECK(catalog_.find(key), "the ring has all work of the plan: " + to_text(key));
+      recording.durations[rank].push_back(choose(key, rank, at));
     });
     recording.step = simulate(job, recording).step;
     return recording;
@@ -124,6 +122,7 @@ class Samples {
 
   Catalog catalog_;
   std::vector<std::vector<Duration>> samples_;  // by the catalog's index
+  Measurements means_;
 };
 
 std::string kind_of(const Job& job, const Call& call, const Instruction& what) {
@@ -133,15 +132,16 @@ std::string kind_of(const Job& job, const Call& call, const Instruction& what) {
   return text.substr(0, text.find(' '));
 }
 
-// By kind, seconds of all ranks in a step.
+// By kind, seconds of all ranks in a step; `time(what, rank, at)` is what an instance takes.
 using Sums = std::map<std::string, double>;
-void add_up(const Job& job, const Recording& recording, double weight, Sums& sums) {
+template <class Time>
+void add_up(const Job& job, double weight, Sums& sums, Time time) {
   for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
-    const auto& durations = recording.durations[static_cast<std::size_t>(rank)];
     const auto& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
     for_each_timed(job, program,
                    [&](const Call& call, std::size_t, const Instruction& what, std::size_t at) {
-                     sums[kind_of(job, call, what)] += weight * to_seconds(durations[at]).value;
+                     sums[kind_of(job, call, what)] +=
+                         weight * to_seconds(time(what, rank, at)).value;
                    });
   }
 }
@@ -232,7 +232,10 @@ class Loop {
       const Recording recording = full_->step();
       plan_.composition.push_back(composition_error(job, recording));
       slice.measured = slice.measured + to_seconds(recording.step) / steps;
-      add_up(job, recording, 1 / (slices * steps), measured_);
+      add_up(job, 1 / (slices * steps), measured_,
+             [&](const Instruction& what, int rank, std::size_t at) {
+               return counted_time(job, what, recording, rank, at);
+             });
     }
     const Ring next = measure();
     slice.sentinel = (last_.sentinel + next.sentinel) / 2;
@@ -245,7 +248,9 @@ class Loop {
     }
     const Recording mean = samples.mean(job);
     slice.of_means = to_seconds(mean.step);
-    add_up(job, mean, 1 / slices, forecast_);
+    add_up(job, 1 / slices, forecast_, [&](const Instruction&, int rank, std::size_t at) {
+      return mean.durations[static_cast<std::size_t>(rank)][at];
+    });
     last_ = next;
     plan_.slices.push_back(slice);
   }

@@ -49,6 +49,7 @@ Shipped read_shipped() {
     shipped.models.push_back(read_model(Object(document), name));
     shipped.models.back().name = name;
   }
+  shipped.frameworks = read_frameworks();
   return shipped;
 }
 

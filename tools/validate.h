@@ -19,6 +19,7 @@
 #include "sim/base/json.h"
 #include "sim/hardware/hardware.h"
 #include "sim/result/result.h"
+#include "tools/framework.h"
 
 namespace stepcast {
 
@@ -34,6 +35,7 @@ int validate_command(const ValidateArguments& arguments);
 struct Shipped {
   std::vector<Device> devices;
   std::vector<Model> models;       // by the name that a what-if gives them
+  std::vector<Framework> frameworks;
 };
 Shipped read_shipped();
 
@@ -81,6 +83,7 @@ std::optional<double> memory_relative_error(const ValidationRow& row);
 struct RunForecast {
   std::string reason;                      // why there is none
   double seconds = 0;
+  bool fits = true;                        // into the device's memory
   std::array<double, kParts> parts = {};
   std::vector<double> peaks, residents;    // bytes, by stage
   std::string plan, device, kind;          // as in RunDetails

@@ -16,7 +16,6 @@ namespace stepcast {
 namespace {
 
 constexpr std::int64_t kGptVocabulary = 50257;  // of GPT-2's byte pairs, Megatron-LM's usual one
-constexpr std::int64_t kPadding = 128;  // Megatron-LM --make-vocab-size-divisible-by, its default
 
 // Families that are not dense decoders, by a word of the model's name.
 constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
@@ -159,20 +158,8 @@ void read_vocabulary(const Json& row, RunShape& shape, std::vector<std::string>&
   shape.vocabulary = vocabulary.value_or(kGptVocabulary);
 }
 
-void pad_vocabulary(const Json& row, const Habits& habits, std::int64_t tensor, RunShape& shape,
-                    std::vector<std::string>& assumed) {
-  if (!habits.pads_vocabulary) return;
-  const auto stated = count_of(flags_of(row), "make-vocab-size-divisible-by");
-  const std::int64_t unit = stated.value_or(kPadding) * tensor;
-  if (shape.vocabulary % unit == 0) return;
-  shape.vocabulary = (shape.vocabulary + unit - 1) / unit * unit;
-  if (!stated) {
-    assumed.push_back(fmt::format("padded vocabulary ({}, of 128 x tensor)", shape.vocabulary));
-  }
-}
-
 // All that the shape does not say.
-void write_style(const Json& row, const Habits& habits, const RunShape& shape, Json& model,
+void write_style(const Json& row, const RunShape& shape, Json& model,
                  std::vector<std::string>& assumed) {
   const Json& extra = section_of(section_of(row, "model"), "extra");
   const Json& flags = flags_of(row);
@@ -198,17 +185,13 @@ void write_style(const Json& row, const Habits& habits, const RunShape& shape, J
   const std::string norm = lower(text_of(flags, "normalization"));
   if (!norm.empty()) model["norm"] = has(norm, "rms") ? "rms" : "layer";
   if (switch_of(flags, "qk-layernorm") == true) model["qk_norm"] = true;
-  if (!shape.gated) {
-    const bool dropout = habits.dropout && !squared;
-    model["dropout"] = dropout;
-    assumed.emplace_back(dropout ? "dropout (yes)" : "dropout (no)");
-  }
+  if (squared) model["dropout"] = false;
 }
 
 }  // namespace
 
-Json model_question(const Json& row, const Habits& habits, std::int64_t tensor,
-                    const std::vector<Model>& presets, std::vector<std::string>& assumed) {
+Json model_question(const Json& row, const std::vector<Model>& presets,
+                    std::vector<std::string>& assumed) {
   refuse_other_families(row);
   const Json& section = section_of(row, "model");
   RunShape shape;
@@ -233,21 +216,14 @@ Json model_question(const Json& row, const Habits& habits, std::int64_t tensor,
   const auto preset = std::find_if(presets.begin(), presets.end(), [&](const Model& model) {
     return bare(model.name) == bare(name) && agrees(model, shape);
   });
-  const std::int64_t stated_vocabulary = shape.vocabulary;
-  pad_vocabulary(row, habits, tensor, shape, guesses);
   assumed.insert(assumed.end(), guesses.begin(), guesses.end());
-  if (preset != presets.end()) {
-    if (shape.vocabulary == stated_vocabulary) return preset->name;
-    Json model = write_model(*preset);
-    model["vocabulary"] = shape.vocabulary;
-    return model;
-  }
+  if (preset != presets.end()) return preset->name;
   Json model = {{"layers", shape.layers},         {"hidden", shape.hidden},
                 {"heads", shape.heads},           {"kv_heads", shape.kv_heads},
                 {"head_dim", shape.head_dim},     {"ffn", shape.ffn},
                 {"vocabulary", shape.vocabulary}, {"positions", shape.positions},
                 {"tied_embeddings", shape.tied}};
-  write_style(row, habits, shape, model, assumed);
+  write_style(row, shape, model, assumed);
   return model;
 }
 

@@ -145,7 +145,7 @@ std::string first_words(const std::vector<ValidationRow>& rows) {
 std::string validation_page(const std::vector<ValidationRow>& rows,
                             const std::vector<LeftOut>& left_out,
                             const std::vector<MissCause>& causes) {
-  constexpr std::size_t kAllReasons = 200;
+  constexpr std::size_t kAllReasons = 200, kWorstOfSource = 3;
   const std::vector<ValidationSummary> sources = runs_by_source(rows);
   std::string page = first_words(rows) + method();
   page += section("Step time, by source", "", runs_table("source", sources, true));
@@ -172,8 +172,8 @@ std::string validation_page(const std::vector<ValidationRow>& rows,
                   "By cause: a rule by facts of the row (causes.json), never by how far off it is.",
                   misses_table(rows));
   page += cause_list(rows, causes);
-  page += section("The worst", "With the shares, in percent, of the forecast step.",
-                  worst_runs_table(rows));
+  page += section("The worst of each source", "With the shares, in percent, of the forecast step.",
+                  worst_of_sources_table(rows, kWorstOfSource));
   page += section(
       "The range of a forecast",
       "What `stepcast simulate` takes its range from: errors by device and kind of plan, each\n"

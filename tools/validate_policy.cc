@@ -78,7 +78,7 @@ Json recompute_modules(std::string_view list) {
 
 }  // namespace
 
-Json precision_question(const Json& row, const Habits& habits, std::vector<std::string>& assumed) {
+Json precision_question(const Json& row, std::vector<std::string>& assumed) {
   Json precision = {{"compute", compute_word(row, assumed)}};
   const std::string compute = precision["compute"];
   if (compute == "fp32") return precision;
@@ -91,28 +91,22 @@ Json precision_question(const Json& row, const Habits& habits, std::vector<std::
     if (switch_of(flags, "fp8-param-gather") == true && !blocks) precision["fp8_weights"] = true;
   }
   const std::string mixed = text_of(extra, "fsdp_mixed_precision");
-  if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") return precision;
+  if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") {
+    precision["gradients"] = compute == "fp8" ? "bf16" : compute;
+    return precision;
+  }
   if (has(lower(text_of(software, "precision")), "fp32 main grads") || mixed == "DEFAULT" ||
       switch_of(flags, "accumulate-allreduce-grads-in-fp32") == true) {
     precision["gradients"] = "fp32";
-  } else if (habits.main_gradients && compute != "fp16") {
-    precision["gradients"] = "fp32";
-    assumed.emplace_back("gradients (fp32)");
-  } else if (habits.main_gradients) {
-    precision["gradient_copy"] = "fp32";
-    assumed.emplace_back("gradients (fp16 with an fp32 copy)");
-  } else {
-    assumed.push_back(fmt::format("gradients ({})", compute == "fp8" ? "bf16" : compute));
   }
   return precision;
 }
 
-Json recompute_question(const Json& row, std::vector<std::string>& assumed) {
+Json recompute_question(const Json& row) {
   const std::string text = lower(text_of(row, "recompute"));
   if (text.empty()) {
     if (member(row, "recompute") != nullptr) throw Error("recompute", "must be text");
-    assumed.emplace_back("recompute (none)");
-    return "none";
+    return {};
   }
   if (text.starts_with("none")) return "none";
   if (text == "full") return "full";
@@ -134,8 +128,7 @@ Json recompute_question(const Json& row, std::vector<std::string>& assumed) {
   throw Error("recompute", fmt::format("\"{}\" is not known", text));
 }
 
-std::string attention_question(const Json& row, const Habits& habits,
-                               std::vector<std::string>& assumed) {
+Json attention_question(const Json& row) {
   std::string text = lower(text_of(section_of(row, "software"), "attention_impl"));
   const std::string backend = lower(text_of(flags_of(row), "attention-backend"));
   if (!backend.empty()) text = backend;
@@ -145,8 +138,20 @@ std::string attention_question(const Json& row, const Habits& habits,
   for (const std::string_view word : {"fused", "flash", "cudnn", "te ", "transformer_engine"}) {
     if (has(text, word)) return "fused";
   }
-  assumed.emplace_back(habits.fused_attention ? "attention (fused)" : "attention (unfused)");
-  return habits.fused_attention ? "fused" : "unfused";
+  return {};
+}
+
+Json fusion_question(const Json& row) {
+  Json fusion = Json::object();
+  const Json& flags = flags_of(row);
+  const std::string loss = lower(
+      text_of(section_of(section_of(row, "software"), "extra"), "cross_entropy_fusion"));
+  if (switch_of(flags, "cross-entropy-loss-fusion") == true) fusion["loss"] = "parallel";
+  if (has(loss, "fused") || text_of(flags, "cross-entropy-fusion-impl") == "te") {
+    fusion["loss"] = "fused";
+  }
+  if (switch_of(flags, "no-gradient-accumulation-fusion") == true) fusion["accumulation"] = false;
+  return fusion;
 }
 
 // Two fusions of cross-entropy: Megatron-LM's own, and Transformer Engine's.
@@ -169,18 +174,21 @@ Json allocator_question(const Json& row) {
 
 // Sources: models/buffers.h. Transformer Engine's workspace follows the generation as PyTorch's
 // does: 32 MiB from Hopper on, 4 MiB before.
-Json buffers_question(const Json& row, const Habits& habits, const Device& device) {
+Json buffers_question(const Json& row, bool engine, const Device& device) {
   Json buffers = Json::object();
   const Json& flags = flags_of(row);
   const std::string layers = lower(text_of(section_of(row, "software"), "attention_impl"));
-  if (!habits.engine) return buffers;
-  buffers["gather_buffer"] = true;
-  if (layers.ends_with("/local") || text_of(flags, "transformer-impl") == "local") return buffers;
+  if (!engine) return buffers;
+  if (layers.ends_with("/local") || text_of(flags, "transformer-impl") == "local") {
+    buffers["weight_gradient_placeholders"] = false;
+    return buffers;
+  }
   constexpr std::int64_t kHopper = std::int64_t{32} << 20;
   const bool hopper = device.blas_workspace && device.blas_workspace->count >= kHopper;
   buffers["kernel_workspace"] = hopper ? "32 MiB" : "4 MiB";
-  buffers["weight_gradient_placeholders"] =
-      switch_of(flags, "no-gradient-accumulation-fusion") != true;
+  if (switch_of(flags, "no-gradient-accumulation-fusion") == true) {
+    buffers["weight_gradient_placeholders"] = false;
+  }
   return buffers;
 }
 

@@ -1,14 +1,5 @@
-// A run's layout and sharding as a what-if.
-//
-// What frameworks do without being told stands in one table, with where it is read from:
-//   Megatron-LM        megatron/training/arguments.py: vocabulary padded to 128 x tensor, dropout
-//                      0.1, fp32 accumulation of bf16 gradients, --overlap-grad-reduce off,
-//                      p2p overlap of the interleaved schedule only (pipeline_parallel/
-//                      schedules.py: 1F1B sends and receives in pairs, and waits)
-//   NeMo, Megatron-Bridge   the same, with overlapped gradient reduction in their recipes
-//   Megatron-DeepSpeed, Megatron-LM until 2021   attention of separate kernels
-//   Composer, FSDP, MaxText ...   dropout 0 in the published configurations, FSDP overlaps
-// Linear in the row.
+// A run's layout and sharding as a what-if. What its framework does without being told comes from
+// configs/frameworks; only what the row states is written here. Linear in the row.
 #include "tools/validate_question.h"
 
 #include <algorithm>
@@ -18,28 +9,12 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "tools/framework.h"
 #include "tools/validate_device.h"
 #include "tools/validate_fields.h"
 
 namespace stepcast {
 namespace {
-
-// The first whose needle stands in the name.
-//                   needle      padded dropout  main  beside  fused  waits engine
-constexpr Habits kHabits[] = {
-    {"automodel",           false, false, false, true, true, false, false},
-    {"fsdp",                false, false, false, true, true, false, false},
-    {"composer",            false, false, false, true, true, false, false},
-    {"maxtext",             false, false, false, true, true, false, false},
-    {"paxml",               false, false, false, true, true, false, false},
-    {"megatron-bridge",     true, true, true, true, true, true, true},
-    {"nemo",                true, true, true, true, true, true, true},
-    {"megatron-core",       true, true, true, true, true, true, true},
-    {"megatron-deepspeed",  true, true, true, false, false, true, false},
-    {"megatron-lm 2020",    true, true, true, false, false, true, false},
-    {"megatron-lm 2021",    true, true, true, false, false, true, false},
-    {"megatron",            true, true, true, false, true, true, true},
-};
 
 using Assumed = std::vector<std::string>;
 
@@ -196,7 +171,7 @@ Json stages_question(const Json& row, const Degrees& degrees, Assumed& assumed) 
   return layout;
 }
 
-Json parallel_question(const Json& row, const Habits& habits, Degrees& degrees, Assumed& assumed) {
+Json parallel_question(const Json& row, Degrees& degrees, Assumed& assumed) {
   const Json& section = section_of(row, "parallel");
   Json parallel = {{"tensor", degrees.tensor}, {"pipeline", degrees.pipeline},
                    {"data", degrees.data}};
@@ -204,6 +179,9 @@ Json parallel_question(const Json& row, const Habits& habits, Degrees& degrees, 
     const auto sequence = switch_of(section, "sequence_parallel");
     if (!sequence) assumed.emplace_back("sequence_parallel (no)");
     parallel["sequence_parallel"] = sequence.value_or(false);
+    const std::string overlap =
+        lower(text_of(section_of(section_of(row, "software"), "extra"), "overlap"));
+    if (has(overlap, "no tp")) parallel["tensor_overlap"] = false;
   }
   if (degrees.pipeline == 1) return parallel;
   const std::string schedule = read_schedule(row, degrees, assumed);
@@ -213,10 +191,9 @@ Json parallel_question(const Json& row, const Habits& habits, Degrees& degrees, 
   const std::string stated =
       lower(text_of(section, "schedule") + " " +
             text_of(section_of(section_of(row, "software"), "extra"), "overlap"));
-  const bool told = has(stated, "no p2p overlap") || has(stated, "sync p2p");
-  const bool waits = told || (habits.waits_for_sends && schedule == "1f1b");
-  parallel["pipeline_overlap"] = !waits;
-  if (!told) assumed.emplace_back(waits ? "pipeline_overlap (no)" : "pipeline_overlap (yes)");
+  if (has(stated, "no p2p overlap") || has(stated, "sync p2p")) {
+    parallel["pipeline_overlap"] = false;
+  }
   return parallel;
 }
 
@@ -235,8 +212,8 @@ std::optional<std::int64_t> shard_group_of(const std::string& mode, std::int64_t
   return std::nullopt;
 }
 
-Json sharding_question(const Json& row, const Habits& habits, std::int64_t data,
-                       std::int64_t per_node, Assumed& assumed) {
+Json sharding_question(const Json& row, std::int64_t data, std::int64_t per_node,
+                       Assumed& assumed) {
   const Json& section = section_of(row, "parallel");
   const Json& flags = flags_of(row);
   const std::string mode = text_of(section, "fsdp_mode");
@@ -263,12 +240,8 @@ Json sharding_question(const Json& row, const Habits& habits, std::int64_t data,
     sharding["overlap"] = false;
   } else if (switch_of(flags, "overlap-grad-reduce") == true || sharding["zero"] == 3) {
     sharding["overlap"] = true;
-  } else {
-    sharding["overlap"] = habits.reduces_beside;
-    if (flags.empty()) {
-      assumed.emplace_back(habits.reduces_beside ? "overlap of the gradients (yes)"
-                                                 : "overlap of the gradients (no)");
-    }
+  } else if (!flags.empty()) {
+    sharding["overlap"] = false;  // the whole command line is there, and does not ask for it
   }
   return sharding;
 }
@@ -362,15 +335,15 @@ Json cluster_question(const Json& row, std::int64_t gpus, std::int64_t per_node,
            {{"nics_per_node", link->cards}, {"nic_bandwidth", fmt::format("{} Gb/s", bits)}}}};
 }
 
-}  // namespace
-
-Habits habits_of(std::string_view framework) {
-  const std::string name = lower(framework);
-  for (const Habits& habits : kHabits) {
-    if (has(name, habits.needle)) return habits;
+Json without_nulls(const Json& object) {
+  Json kept = Json::object();
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_null()) kept[key] = value;
   }
-  return {};
+  return kept;
 }
+
+}  // namespace
 
 const Json& section_of(const Json& row, std::string_view key) {
   static const Json nothing = Json::object();
@@ -394,15 +367,13 @@ std::optional<std::int64_t> stated_count(const Json& row, std::string_view secti
 RunQuestion run_question(const Json& row, const Shipped& shipped) {
   RunQuestion question;
   Assumed& assumed = question.assumed;
-  const Json& software = section_of(row, "software");
-  const Habits habits = habits_of(text_of(software, "framework"));
   // The model's head first, what the row cannot be asked for after it: the reason that is told
   // should be the deepest.
   refuse_lora(row);
   const std::int64_t tensor = stated_count(row, "parallel", "tp").value_or(1);
   if (tensor > kRanksMax) throw Error("parallel.tp", "too many ranks");
-  Json model = model_question(row, habits, tensor, shipped.models, assumed);
-  Json precision = precision_question(row, habits, assumed);
+  Json model = model_question(row, shipped.models, assumed);
+  Json precision = precision_question(row, assumed);
   refuse_axes(row);
   refuse_offload(row);
   const Device& device = run_device(row, stated_count(row, "hardware", "gpus_total").value_or(1),
@@ -410,20 +381,40 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   Degrees degrees = read_degrees(row, assumed);
   const std::int64_t per_node = devices_per_box(row, degrees.gpus, device, assumed);
   if (per_node > kRanksMax) throw Error("hardware.gpus_per_node", "too many GPUs");
-  question.what_if = {
-      {"model", std::move(model)},
-      {"cluster", cluster_question(row, degrees.gpus, per_node, device, assumed)},
-      {"batch", batch_question(row, degrees.data, assumed)},
-      {"parallel", parallel_question(row, habits, degrees, assumed)},
-      {"sharding", sharding_question(row, habits, degrees.data, per_node, assumed)},
-      {"recompute", recompute_question(row, assumed)},
-      {"precision", std::move(precision)},
-      {"attention", attention_question(row, habits, assumed)},
-      {"loss", loss_question(row)},
-      {"allocator", allocator_question(row)},
-      {"buffers", buffers_question(row, habits, device)}};
+  Json& what_if = question.what_if;
+  what_if = {{"framework", nullptr},
+             {"model", std::move(model)},
+             {"cluster", cluster_question(row, degrees.gpus, per_node, device, assumed)},
+             {"batch", batch_question(row, degrees.data, assumed)},
+             {"parallel", parallel_question(row, degrees, assumed)},
+             {"sharding", sharding_question(row, degrees.data, per_node, assumed)},
+             {"recompute", recompute_question(row)},
+             {"precision", std::move(precision)},
+             {"attention", attention_question(row)},
+             {"loss", loss_question(row)},
+             {"allocator", allocator_question(row)}};
+  if (const auto stated = count_of(flags_of(row), "make-vocab-size-divisible-by")) {
+    what_if["vocabulary_multiple"] = *stated;
+  }
+  const Json fusion = fusion_question(row);
+  if (!fusion.empty()) what_if["fusion"] = fusion;
   const std::string kernel = attention_kernel_question(row, device);
-  if (!kernel.empty()) question.what_if["attention_kernel"] = kernel;
+  if (!kernel.empty()) what_if["attention_kernel"] = kernel;
+  const std::string name = text_of(section_of(row, "software"), "framework");
+  const Framework* framework = published_framework(shipped.frameworks, name, month_of(row));
+  if (framework == nullptr) {
+    what_if["dropout"] = false;  // what published configurations of today do
+  } else {
+    what_if["framework"] = framework->name;
+    const Json* engine = value_at(framework->defaults, "buffers.gather_buffer");
+    const Json buffers = buffers_question(row, engine != nullptr && *engine == true, device);
+    if (!buffers.empty()) what_if["buffers"] = buffers;
+  }
+  note_filled_in(framework, what_if, assumed);
+  what_if = without_nulls(what_if);
+  const bool micro_stated = stated_count(row, "parallel", "micro_batch") ||
+                            stated_count(row, "parallel", "grad_accumulation");
+  question.others = other_choices(row, what_if, micro_stated);
   return question;
 }
 

@@ -48,6 +48,7 @@ RunForecast ask(const Json& what_if) {
       const double share = static_cast<double>(stage.device_total().count) /
                            static_cast<double>(result.report.capacity.count);
       answer.memory_share = std::max(answer.memory_share, share);
+      answer.fits = answer.fits && stage.device_total() <= result.report.capacity;
     }
     const Device& device = question.cluster.device;
     answer.plan = plan_word(question.plan);
@@ -156,6 +157,42 @@ void name_cut(const Json& row, const Json& what_if, ValidationRow& result) {
                                      ranks_of(what_if), global, sequence);
 }
 
+// The number that `assumed` names as "KEY (N)" is now another.
+void assume_choice(const char* key, const Json& value, std::vector<std::string>& assumed) {
+  const std::string start = fmt::format("{} (", key);
+  std::erase_if(assumed, [&](const std::string& one) { return one.starts_with(start); });
+  assumed.push_back(fmt::format("{}{}, the fastest that fits)", start, value.dump()));
+}
+
+const RunForecast& ask_once(const Json& what_if, RunForecasts& known) {
+  const auto [at, fresh] = known.try_emplace(what_if.dump());
+  if (fresh) at->second = ask(what_if);
+  return at->second;
+}
+
+// Where the row leaves a choice, `question` becomes the fastest of those that fit.
+const RunForecast& ask_best(RunQuestion& question, RunForecasts& known) {
+  const RunForecast* best = &ask_once(question.what_if, known);
+  if (!best->reason.empty() || question.others.empty()) return *best;
+  for (const Json& other : question.others) {
+    const RunForecast& answer = ask_once(other, known);
+    if (!answer.reason.empty() || answer.fits < best->fits) continue;
+    if (answer.fits == best->fits && answer.seconds >= best->seconds) continue;
+    best = &answer;
+    question.what_if = other;
+  }
+  bool micro = false, chunks = false;
+  for (const Json& other : question.others) {
+    micro |= other.at("batch") != question.what_if.at("batch");
+    chunks |= other.at("parallel") != question.what_if.at("parallel");
+  }
+  if (micro) assume_choice("micro_batch", question.what_if["batch"]["micro"], question.assumed);
+  if (chunks) {
+    assume_choice("virtual_pp", question.what_if["parallel"]["virtual_stages"], question.assumed);
+  }
+  return *best;
+}
+
 }  // namespace
 
 double layer_launches(const Model& model, const Plan& plan, const Device& device) {
@@ -192,9 +229,7 @@ void validate_run(const Json& row, const Shipped& shipped, RunForecasts& known,
     result.reason = error.what();
     return;
   }
-  const auto [at, fresh] = known.try_emplace(question.what_if.dump());
-  if (fresh) at->second = ask(question.what_if);
-  const RunForecast& answer = at->second;
+  const RunForecast& answer = ask_best(question, known);
   if (!answer.reason.empty()) {
     result.reason = answer.reason;
     return;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -49,7 +50,8 @@ void add_errors(const ErrorSummary& errors, std::vector<std::string>& cells) {
   cells.push_back(percent(errors.within_10_percent));
 }
 
-std::vector<const ValidationRow*> worst_of(const std::vector<ValidationRow>& rows, bool runs) {
+std::vector<const ValidationRow*> worst_of(const std::vector<ValidationRow>& rows, bool runs,
+                                           std::size_t most) {
   std::vector<const ValidationRow*> worst;
   for (const ValidationRow& row : rows) {
     const bool wanted = runs ? ordinary_run(row) : row.kind != "run";
@@ -61,8 +63,23 @@ std::vector<const ValidationRow*> worst_of(const std::vector<ValidationRow>& row
   };
   std::stable_sort(worst.begin(), worst.end(),
                    [&](const auto* a, const auto* b) { return badness(a) > badness(b); });
-  if (worst.size() > kWorst) worst.resize(kWorst);
+  if (worst.size() > most) worst.resize(most);
   return worst;
+}
+
+// Of a run: its id, plan and times, and where the forecast's time goes, in percent.
+std::vector<std::string> worst_cells(const ValidationRow& row) {
+  constexpr Part kShown[] = {Part::kCompute,  Part::kRecompute, Part::kBubble,    Part::kTensor,
+                             Part::kPipeline, Part::kData,      Part::kOptimizer, Part::kOther};
+  std::vector<std::string> cells = {row.id, row.run->plan,
+                                    format_seconds(Seconds(*row.predicted_seconds)),
+                                    format_seconds(Seconds(*row.measured_seconds)),
+                                    fmt::format("{:+.0f}", 100 * *relative_error(row))};
+  for (const Part part : kShown) {
+    const double seconds = row.run->seconds[static_cast<std::size_t>(part)];
+    cells.push_back(fmt::format("{:.0f}", 100 * seconds / *row.predicted_seconds));
+  }
+  return cells;
 }
 
 }  // namespace
@@ -194,24 +211,33 @@ ReportTable misses_table(const std::vector<ValidationRow>& rows) {
 
 ReportTable worst_runs_table(const std::vector<ValidationRow>& rows) {
   ReportTable table;
-  auto& cells = table.cells;
-  cells = {{"worst runs", "plan", "forecast", "measured", "err. %", "comp", "rec", "bub", "tens",
-            "pipe", "data", "opt", "oth"}};
-  for (const ValidationRow* row : worst_of(rows, true)) {
-    const std::array<double, kParts>& seconds = row->run->seconds;
-    const auto share = [&](Part part) {
-      return fmt::format("{:.0f}",
-                         100 * seconds[static_cast<std::size_t>(part)] / *row->predicted_seconds);
-    };
-    cells.push_back({clipped(row->id, 26), clipped(row->run->plan, 13),
-                     format_seconds(Seconds(*row->predicted_seconds)),
-                     format_seconds(Seconds(*row->measured_seconds)),
-                     fmt::format("{:+.0f}", 100 * *relative_error(*row)), share(Part::kCompute),
-                     share(Part::kRecompute), share(Part::kBubble), share(Part::kTensor),
-                     share(Part::kPipeline), share(Part::kData), share(Part::kOptimizer),
-                     share(Part::kOther)});
+  table.cells = {{"worst runs", "plan", "forecast", "measured", "err. %", "comp", "rec", "bub",
+                  "tens", "pipe", "data", "opt", "oth"}};
+  for (const ValidationRow* row : worst_of(rows, true, kWorst)) {
+    std::vector<std::string> line = worst_cells(*row);
+    line[0] = clipped(line[0], 26);
+    line[1] = clipped(line[1], 13);
+    table.cells.push_back(std::move(line));
   }
   table.left = "llrrrrrrrrrrr";
+  return table;
+}
+
+ReportTable worst_of_sources_table(const std::vector<ValidationRow>& rows, std::size_t most) {
+  ReportTable table;
+  table.cells = {{"run", "plan", "forecast", "measured", "err. %", "comp", "rec", "bub", "tens",
+                  "pipe", "data", "opt", "oth", "cause"}};
+  for (const ValidationSummary& source : runs_by_source(rows)) {
+    std::vector<ValidationRow> its;
+    std::copy_if(rows.begin(), rows.end(), std::back_inserter(its),
+                 [&](const ValidationRow& row) { return label_of(row) == source.name; });
+    for (const ValidationRow* row : worst_of(its, true, most)) {
+      const bool miss = std::abs(*relative_error(*row)) > kMiss;
+      table.cells.push_back(worst_cells(*row));
+      table.cells.back().push_back(!miss ? "" : row->cause.empty() ? "not understood" : row->cause);
+    }
+  }
+  table.left = "llrrrrrrrrrrrl";
   return table;
 }
 
@@ -219,7 +245,7 @@ ReportTable worst_kernels_table(const std::vector<ValidationRow>& rows) {
   ReportTable table;
   auto& cells = table.cells;
   cells = {{"worst rows", "predicted", "measured", "error %"}};
-  for (const ValidationRow* row : worst_of(rows, false)) {
+  for (const ValidationRow* row : worst_of(rows, false, kWorst)) {
     cells.push_back({clipped(row->id, 60), format_seconds(Seconds(*row->predicted_seconds)),
                      format_seconds(Seconds(*row->measured_seconds)),
                      signed_percent(*relative_error(*row))});

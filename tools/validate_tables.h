@@ -34,6 +34,9 @@ ReportTable cuts_table(const std::vector<ValidationRow>& rows);
 ReportTable misses_table(const std::vector<ValidationRow>& rows);
 ReportTable worst_runs_table(const std::vector<ValidationRow>& rows);
 
+// The `most` worst of each source, with their causes; wider than a terminal.
+ReportTable worst_of_sources_table(const std::vector<ValidationRow>& rows, std::size_t most);
+
 // Products, attention and collectives: by source, by size, and the worst.
 ReportTable kernels_table(const std::vector<ValidationRow>& rows);
 ReportTable sizes_table(const std::vector<ValidationRow>& rows);

@@ -18,6 +18,7 @@
 #include "sim/base/error.h"
 #include "tools/devices.h"
 #include "tools/files.h"
+#include "tools/framework.h"
 #include "tools/here.h"
 
 namespace stepcast {
@@ -227,6 +228,61 @@ Json choose_attention(const Object& root, Device& device) {
   return name;
 }
 
+// -------------------------------------------------------------------------------- the framework
+
+// The document with the defaults of the framework that it names, or as it is. A path is kept
+// absolute.
+Document filled_in(const Document& document, const std::string& base) {
+  const Object root(document);
+  root.touch("framework");
+  if (!root.has("framework")) return document;
+  const std::string name = root.string("framework"), place = root.place("framework");
+  const std::string file = named_file(name, "frameworks", base, place);
+  Document filled = document;
+  fill_in(find_framework(file, place), filled.root);
+  if (is_path(name)) filled.root["framework"] = fs::absolute(file).string();
+  return filled;
+}
+
+const std::vector<std::pair<std::string, LossKernels>> kLosses = {
+    {"fused", LossKernels::kFused},
+    {"parallel", LossKernels::kParallel},
+    {"torch", LossKernels::kTorch},
+    {"megatron", LossKernels::kMegatron}};
+
+// "fusion" and "host": what the framework's software makes of the device.
+void read_software(const Object& root, Device& device) {
+  const Object object = root.object("fusion");
+  Fusion& fusion = device.kernels.fusion;
+  fusion.loss = object.word("loss", fusion.loss, kLosses);
+  fusion.bias_gradients = object.boolean("bias_gradients", fusion.bias_gradients);
+  fusion.accumulation = object.boolean("accumulation", fusion.accumulation);
+  fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
+  fusion.gates = object.boolean("gates", fusion.gates);
+  fusion.update = object.boolean("update", fusion.update);
+  object.done();
+  const Object host = root.object("host");
+  device.launch = host.seconds("launch", device.launch);
+  if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
+  host.done();
+}
+
+Json write_software(const Device& device) {
+  const Fusion& fusion = device.kernels.fusion;
+  std::string loss;
+  for (const auto& [name, kernels] : kLosses) {
+    if (kernels == fusion.loss) loss = name;
+  }
+  return Json{{"fusion",
+               {{"loss", loss},
+                {"bias_gradients", fusion.bias_gradients},
+                {"accumulation", fusion.accumulation},
+                {"norm_gradients", fusion.norm_gradients},
+                {"gates", fusion.gates},
+                {"update", fusion.update}}},
+              {"host", {{"launch", exact_seconds(device.launch)}}}};
+}
+
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
 Json write_cluster(const FoundCluster& found) {
   const Cluster& cluster = found.cluster;
@@ -337,12 +393,15 @@ void read_train(const Object& root, WhatIf& what_if) {
 Json resolve(const WhatIf& what_if, const FoundCluster& cluster, const FoundProfile& profile,
              const Object& root) {
   Json json{{"name", what_if.name},
+            {"framework", root.has("framework") ? root.at("framework") : Json()},
             {"model", write_model(what_if.model)},
             {"cluster", write_cluster(cluster)},
             {"profile", profile.name},
             {"profile_basis", basis_name(profile.basis)}};
   const Json plan = write_plan(what_if.plan);
   for (const auto& [key, value] : plan.items()) json[key] = value;
+  const Json software = write_software(what_if.cluster.device);
+  for (const auto& [key, value] : software.items()) json[key] = value;
 
   // What was not asked is null, which reads as absent.
   const Object expect = root.object("expect");
@@ -368,13 +427,15 @@ std::shared_ptr<const Profile> find_profile(const std::string& name, std::string
   return std::make_shared<const Profile>(read_profile(parse_json(read_file(file), file)));
 }
 
-WhatIf read_what_if(const Document& document, const std::string& base) {
+WhatIf read_what_if(const Document& given, const std::string& base) {
+  const Document document = filled_in(given, base);
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name", "model", "cluster", "profile", "profile_basis", "batch",
-                          "parallel", "sharding", "recompute", "precision", "attention",
-                          "attention_kernel", "loss", "dropout", "clip_gradients", "allocator",
-                          "buffers", "expect", "train"}) {
+  for (const char* key :
+       {"name", "framework", "model", "cluster", "profile", "profile_basis", "batch", "parallel",
+        "sharding", "recompute", "precision", "vocabulary_multiple", "attention",
+        "attention_kernel", "loss", "dropout", "clip_gradients", "fusion", "host", "allocator",
+        "buffers", "expect", "train"}) {
     root.touch(key);
   }
   root.done();
@@ -385,6 +446,7 @@ WhatIf read_what_if(const Document& document, const std::string& base) {
   FoundCluster cluster = found_cluster(root, base, profile.profile.get());
   if (profile.profile) use_profile(cluster.cluster, profile.profile, root.place("profile"));
   Json kernel = choose_attention(root, cluster.cluster.device);
+  read_software(root, cluster.cluster.device);
   what_if.cluster = cluster.cluster;
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));

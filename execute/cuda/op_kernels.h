@@ -221,7 +221,11 @@ void op_kernels(const Pointwise& op, const Work& work, float* scratch, Run run) 
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward:
     case PointwiseKind::kDropoutAdd:
-    case PointwiseKind::kScale: break;
+    case PointwiseKind::kScale:
+    case PointwiseKind::kAmax:
+    case PointwiseKind::kQuantize:
+    case PointwiseKind::kQuantizeBoth:
+    case PointwiseKind::kTranspose: break;
   }
   STEPCAST_CHECK(false, "unsupported() names the ops that no backend carries out");
 }

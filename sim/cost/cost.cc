@@ -60,10 +60,98 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
   return Seconds(std::max(compute, memory_time(bytes, device, room).value));
 }
 
-Seconds streaming_time(const Op& op, const Device& device, const Room& room) {
+// Bytes that pass through memory besides the Op's own, and the kernels that move them.
+struct Passes {
+  double bytes = 0;
+  double kernels = 0;
+};
+
+double count(std::int64_t rows, std::int64_t columns) {
+  return static_cast<double>(rows) * static_cast<double>(columns);
+}
+
+// Of each part: the copy to fp32 and the maximum; differences, exponentials and their sum; the
+// quotient; in backward the product with the loss's gradient and the copy back. PyTorch's
+// log-softmax does the first three in one kernel, and its backward is one more.
+Passes unfused(const Loss& l, LossKernels kernels) {
+  const double c = static_cast<double>(dtype_size(l.dtype));
+  const double p = static_cast<double>(dtype_size(l.statistics));
+  double each = 0, more = 0;
+  switch (kernels) {
+    case LossKernels::kParallel: break;
+    case LossKernels::kFused:
+      if (l.part == LossPart::kSums) each = -c;
+      if (l.part == LossPart::kFinish) each = -c - p;
+      if (l.part == LossPart::kBackward) each = c - p;
+      break;
+    case LossKernels::kTorch:
+      if (l.part == LossPart::kMaximum) each = 4;
+      if (l.part == LossPart::kSums) each = 8 - c;
+      if (l.part == LossPart::kFinish) each = -c - p;
+      if (l.part == LossPart::kBackward) each = 4 + 4 + 4 + 4 + 4 - p;
+      if (l.part == LossPart::kMaximum || l.part == LossPart::kBackward) more = 2;
+      break;
+    case LossKernels::kMegatron:
+      if (l.part == LossPart::kMaximum) each = 4 + 4;
+      if (l.part == LossPart::kSums) each = 8 + 8 + 4 - c;
+      if (l.part == LossPart::kFinish) each = 8 - c - p;
+      if (l.part == LossPart::kBackward) each = 8 + 4 - p;
+      more = l.part == LossPart::kSums ? 4 : 1;
+      break;
+  }
+  return {each * count(l.rows, l.vocabulary), more};
+}
+
+// A linear layer: m outputs of n inputs over k tokens in its weight gradient.
+Passes unfused(const Gemm& g, const Fusion& fusion) {
+  if (g.role != GemmRole::kWeightGradient || g.batch > 1) return {};
+  Passes passes;
+  if (g.bias && !fusion.bias_gradients) {
+    passes.bytes += count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
+    ++passes.kernels;
+  }
+  if (g.accumulate && !fusion.accumulation) {
+    passes.bytes += 2 * count(g.m, g.n) * static_cast<double>(dtype_size(g.dtype));
+    ++passes.kernels;
+  }
+  return passes;
+}
+
+Passes unfused(const Norm& n, const Fusion& fusion) {
+  if (n.pass == Pass::kForward || fusion.norm_gradients) return {};
+  return {2 * count(n.rows, n.columns) * static_cast<double>(dtype_size(n.dtype)), 1};
+}
+
+// silu(gate), then its product with up; in backward two products, then the activation's gradient.
+Passes unfused(const Pointwise& p, const Fusion& fusion) {
+  const double each = static_cast<double>(dtype_size(p.dtype)) * count(p.rows, p.columns);
+  const bool forward = p.kind == PointwiseKind::kSwiglu || p.kind == PointwiseKind::kGeglu;
+  const bool backward =
+      p.kind == PointwiseKind::kSwigluBackward || p.kind == PointwiseKind::kGegluBackward;
+  if (fusion.gates || !(forward || backward)) return {};
+  return forward ? Passes{2 * each, 1} : Passes{2 * each, 2};  // (rows, columns) is d_gate_up
+}
+
+// fp32 gradients are read and written to be unscaled and to be clipped, the norm has its own Op;
+// the new weights are copied from the master's.
+Passes unfused(const Update& u, const Fusion& fusion) {
+  if (fusion.update || u.part == UpdatePart::kSquaredNorm || !u.master) return {};
+  const double elements = static_cast<double>(u.elements);
+  return {elements * (16 + 4), 3};
+}
+
+// All other kinds are one kernel in every framework.
+template <class Any>
+Passes unfused(const Any&, const Fusion&) {
+  return {};
+}
+
+Seconds streaming_time(const Op& op, const Passes& passes, const Device& device,
+                       const Room& room) {
   const double compute = (flops(op) / device.vector_rate).value;
-  const double bytes = static_cast<double>(traffic(op).count);
-  return Seconds(std::max(compute, memory_time(bytes, device, room).value));
+  const double bytes = static_cast<double>(traffic(op).count) + passes.bytes;
+  return Seconds(std::max(compute, memory_time(bytes, device, room).value)) +
+         device.kernel_start * passes.kernels;
 }
 
 }  // namespace
@@ -78,12 +166,24 @@ Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
   return match(
       op,
       [&](const Gemm& gemm) {
-        return cost(gemm_time(gemm, device, room), kernels.matrix.basis);
+        const Passes passes = unfused(gemm, kernels.fusion);
+        Seconds time = gemm_time(gemm, device, room);
+        if (passes.kernels > 0) {
+          time += memory_time(passes.bytes, device, room) + device.kernel_start * passes.kernels;
+        }
+        return cost(time, kernels.matrix.basis);
       },
       [&](const Attention& attention) {
         return cost(attention_time(attention, device, room), kernels.usual().basis);
       },
-      [&](const auto&) { return cost(streaming_time(op, device, room), kernels.memory_basis); });
+      [&](const Loss& loss) {
+        const Passes passes = unfused(loss, kernels.fusion.loss);
+        return cost(streaming_time(op, passes, device, room), kernels.memory_basis);
+      },
+      [&](const auto& other) {
+        const Passes passes = unfused(other, kernels.fusion);
+        return cost(streaming_time(op, passes, device, room), kernels.memory_basis);
+      });
 }
 
 }  // namespace stepcast

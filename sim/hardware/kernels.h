@@ -56,7 +56,30 @@ struct CollectiveKernels {
   Basis basis = Basis::kDatasheet;
 };
 
+// How the loss over the vocabulary is worked out. Bytes are those of one logit, c its dtype's.
+enum class LossKernels : std::uint8_t {
+  kFused,     // one kernel forward, one backward, which overwrites the logits: 3 c
+  kParallel,  // one kernel a part (sim/program/op.h, Loss), probabilities in fp32: 4 c + 8
+  kTorch,     // PyTorch's log-softmax and negative log-likelihood on an fp32 copy: 2 c + 32
+  kMegatron,  // Megatron-LM's vocab_parallel_cross_entropy, as written, on an fp32 copy: 2 c + 48
+};
+
+// What a framework's kernels do beyond each Op's own traffic: where it has not fused what an Op
+// puts together, operands pass through memory once more, by a kernel of their own. Not a property
+// of a device; it comes with the framework (configs/frameworks).
+struct Fusion {
+  LossKernels loss = LossKernels::kParallel;
+  bool bias_gradients = true;  // false: a linear layer's bias gradient reads the output's again
+  bool accumulation = true;    // false: a weight gradient is written, then added to the buffer
+  bool norm_gradients = true;  // false: those of the weights read both inputs again
+  bool gates = true;           // false: activation and product of a gated MLP one by one
+  bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights
+
+  bool operator==(const Fusion&) const = default;
+};
+
 struct Kernels {
+  Fusion fusion;
   double memory = 0;           // share of memory_bandwidth, long streams
   Basis memory_basis = Basis::kDatasheet;
   MatrixKernels matrix;

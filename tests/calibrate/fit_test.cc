@@ -82,5 +82,35 @@ TEST(FitError, CountsWhatItSays) {
   EXPECT_NEAR(error.median_bias, 0.10, 1e-12);
 }
 
+// 20 rows of one source say 2, two of another say 3, two of a third say 3: of the sources, two
+// thirds say 3; of the rows, a sixth. Near its minimum the loss is flat, hence 2 %.
+TEST(Fit, WeighsSourcesAndNotRows) {
+  std::vector<double> measured(20, 2.0);
+  std::vector<std::size_t> source_of(20, 0);
+  for (std::size_t source : {1U, 1U, 2U, 2U}) {
+    measured.push_back(3);
+    source_of.push_back(source);
+  }
+  const Predict constant = [](std::span<const double> p, std::span<double> times) {
+    for (double& time : times) time = p[0];
+  };
+  const SourceFit result = fit_by_source({{"p", 1, 0.1, 10}}, measured, source_of, constant);
+  EXPECT_NEAR(result.values[0], 3, 0.06);
+  ASSERT_EQ(result.errors.size(), 3U);
+  EXPECT_NEAR(result.errors[0].bias, 0.5, 0.04);
+  // Without the first, the others say 3, so it is predicted half too slow.
+  ASSERT_EQ(result.left_out.size(), 3U);
+  EXPECT_NEAR(result.left_out[0].bias, 0.5, 0.04);
+  EXPECT_EQ(result.left_out[0].count, 20U);
+}
+
+TEST(Fit, HasNothingToLeaveOutOfOneSource) {
+  const Wire wire(20e-6, 180e9);
+  const std::vector<std::size_t> source_of(wire.bytes.size(), 0);
+  const SourceFit result = fit_by_source(kWire, wire.measured, source_of, wire.predict());
+  EXPECT_NEAR(result.values[0] / 20e-6, 1, 0.01);
+  EXPECT_TRUE(result.left_out.empty());
+}
+
 }  // namespace
 }  // namespace stepcast

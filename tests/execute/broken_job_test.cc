@@ -157,6 +157,8 @@ TEST(Executable, SaysWhatIsInTheWay) {
   plan.dropout = false;
   plan.compute = Dtype::kBf16;
   EXPECT_NE(executable(lowered(model(), plan)).find("fp32"), std::string::npos);
+  plan.eight_bit.scaling = Scaling::kTensor;
+  EXPECT_NE(executable(lowered(model(), plan)).find("8-bit"), std::string::npos);
   Job job = lowered(model(), executable_plan(8, 8));
   job.batch = {};
   EXPECT_NE(executable(job).find("batch"), std::string::npos);

@@ -47,6 +47,7 @@ class EmulatedBlock final : public HostLanes {
                 WarpOrder order)
       : geometry_(geometry),
         body_(body),
+        order_kind_(order),
         fibers_(static_cast<std::size_t>(geometry.threads)),
         warps_(static_cast<std::size_t>(geometry.threads / kWarp)),
         shared_(static_cast<std::size_t>(geometry.shared_bytes) + 128) {
@@ -117,6 +118,7 @@ class EmulatedBlock final : public HostLanes {
       fail("an asynchronous copy that is not aligned to 16 bytes");
     }
     current().open.push_back({to, from, bytes});
+    if (order_kind_ == WarpOrder::kDown) land(current().open.back());
   }
 
   void commit_copies() override {
@@ -127,9 +129,8 @@ class EmulatedBlock final : public HostLanes {
   void wait_copies(int groups) override {
     auto& queue = current().groups;
     while (queue.size() > static_cast<std::size_t>(groups)) {
-      for (const Copy& copy : queue.front()) {
-        std::memset(copy.to, 0, 16);
-        if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+      if (order_kind_ == WarpOrder::kUp) {
+        for (const Copy& copy : queue.front()) land(copy);
       }
       queue.pop_front();
     }
@@ -139,6 +140,11 @@ class EmulatedBlock final : public HostLanes {
 
  private:
   Fiber& current() { return fibers_[order_[at_]]; }
+
+  static void land(const Copy& copy) {
+    std::memset(copy.to, 0, 16);
+    if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+  }
 
   static void start() {
     auto* self = static_cast<EmulatedBlock*>(host_lanes());
@@ -166,21 +172,30 @@ class EmulatedBlock final : public HostLanes {
     go_on();
   }
 
-  // To the next fiber that can run.
+  // To the next fiber that can run, of this warp first: a warp gets as far ahead of the others as
+  // the barriers let it.
   void go_on() {
     Fiber& from = current();
+    const std::size_t warp = at_ / kWarp * kWarp;
+    for (std::size_t i = 0; i < kWarp; ++i) {
+      at_ = at_ + 1 < warp + kWarp ? at_ + 1 : warp;
+      if (can_run(current())) return change(from, current());
+    }
+    at_ = warp + kWarp - 1;
     for (std::size_t i = 0; i < order_.size(); ++i) {
       at_ = at_ + 1 < order_.size() ? at_ + 1 : 0;
-      Fiber& to = current();
-      if (to.done || to.waiting) continue;
-      if (&to != &from) swapcontext(&from.context, &to.context);
-      return;
+      if (can_run(current())) return change(from, current());
     }
     fail("all threads wait");
   }
 
-  // Stacks of fibers that did not end are left as they are: kernels own nothing.
-  void fail(const std::string& what) {
+  static bool can_run(const Fiber& fiber) { return !fiber.done && !fiber.waiting; }
+  static void change(Fiber& from, Fiber& to) {
+    if (&to != &from) swapcontext(&from.context, &to.context);
+  }
+
+  // Stacks of fibers that did not end are left as they are: kernels own nothing, nor does this.
+  void fail(const char* what) {
     trouble_ = what;
     leave();
   }
@@ -202,6 +217,7 @@ class EmulatedBlock final : public HostLanes {
 
   const Geometry geometry_;
   const std::function<void(const Thread&)>& body_;
+  const WarpOrder order_kind_;
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<unsigned char> shared_;

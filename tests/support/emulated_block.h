@@ -1,11 +1,11 @@
 // EmulatedBlock: runs the kernels of execute/cuda on the host, thread by thread.
 //
-// Each thread of a block is a fiber. It runs until it must meet the others: at a sync(), a
-// shuffle, a matrix load or product; then the next one runs. What a GPU leaves open is chosen
-// against the kernel: warps run in an order of the test's choosing, asynchronous copies land no
-// sooner than they must, shared memory begins as NaNs. A kernel that lacks a barrier or a wait
-// gives another result then. One that leaves a thread behind at a barrier, or brings a warp's
-// lanes to different meetings, throws.
+// Each thread of a block is a fiber. It runs until it must meet the others: at a sync(), a shuffle,
+// a matrix load or product; then the next one runs. What a GPU leaves open is chosen against the
+// kernel: each warp runs as far ahead of the others as barriers let it, the first warp first or the
+// last; asynchronous copies land when they are waited for and no sooner, or at once; shared memory
+// begins as NaNs. A kernel that lacks a barrier or a wait gives another result then. One that
+// leaves a thread behind at a barrier, or brings a warp's lanes to different meetings, throws.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,10 @@
 
 namespace stepcast::cuda {
 
-enum class WarpOrder : std::uint8_t { kUp, kDown };
+enum class WarpOrder : std::uint8_t {
+  kUp,    // first warp first, copies late
+  kDown,  // last warp first, copies at once
+};
 
 struct EmulatedRun {
   std::int64_t meetings = 0;        // of a warp or of a block

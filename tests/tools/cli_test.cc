@@ -64,7 +64,7 @@ TEST(Cli, SaysWithoutACommandWhatCommandsThereAre) {
 TEST(Cli, NamesTheNearestCommandAndFlag) {
   expect_trouble("simulat x", "there is no command \"simulat\" (did you mean \"simulate\"?)");
   expect_trouble("divine x",
-                 "there is no command \"divine\"; there are simulate, execute, compare, show,");
+                 "there is no command \"divine\"; there are simulate, execute, calibrate,");
   expect_trouble("simulate " + kExample + " --jsn x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("simulate --jsn=x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("--jason", "no flag --jason");
@@ -148,7 +148,7 @@ TEST(Cli, ListsEveryKindAlsoAsJson) {
   EXPECT_THAT(out_of("list devices").text, HasSubstr("h100-sxm"));
   EXPECT_THAT(out_of("list clusters").text, HasSubstr("aws-p4d-16x8"));
   EXPECT_THAT(out_of("list profiles").text, ::testing::ContainsRegex("b200 .*gemm +336"));
-  for (const std::string kind : {"models", "devices", "clusters", "profiles"}) {
+  for (const std::string kind : {"models", "devices", "clusters", "profiles", "frameworks"}) {
     const Outcome out = out_of("list --json " + kind);
     EXPECT_EQ(out.code, 0);
     EXPECT_FALSE(parse_json(out.text, kind).root.at(kind).empty());

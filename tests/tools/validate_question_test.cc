@@ -85,7 +85,8 @@ TEST(RunQuestion, WritesWhatIsStatedAndAssumesNothing) {
   EXPECT_EQ(plan.compute, Dtype::kBf16);
   EXPECT_EQ(plan.gradients, Dtype::kFp32);
   EXPECT_TRUE(plan.fused_attention);
-  EXPECT_THAT(question.assumed, ::testing::ElementsAre("pipeline_overlap (yes)"));
+  EXPECT_THAT(question.assumed, ::testing::ElementsAre("framework (torchtitan)", "dropout (no)",
+                                                       "pipeline_overlap (yes)"));
 }
 
 TEST(RunQuestion, WritesTheModelOutWhereThePresetHasAnotherShape) {
@@ -110,15 +111,16 @@ TEST(RunQuestion, FillsInWhatAGptLeavesOut) {
   EXPECT_TRUE(model.tied_embeddings);
   EXPECT_TRUE(model.learned_positions);
   EXPECT_TRUE(model.dropout);
-  // 50,257 up to a multiple of 128 x 4.
-  EXPECT_EQ(model.vocabulary, 50688);
   const Plan plan = read(question).plan;
+  // 50,257 up to a multiple of 128 x 4.
+  EXPECT_EQ(padded_vocabulary(model, plan), 50688);
   EXPECT_EQ(plan.recompute, Recompute::kNone);
   EXPECT_FALSE(plan.overlap);
   EXPECT_FALSE(plan.pipeline_overlap);
   for (const char* what : {"heads (16, of 128)", "kv_heads (16)", "ffn_hidden (8192)",
                            "gated_mlp (no)", "vocab (50257, GPT-2's)", "tied_embeddings (yes)",
-                           "padded vocabulary (50688, of 128 x tensor)", "style (GPT)",
+                           "framework (megatron-core)", "vocabulary (padded to 128 x tensor)",
+                           "style (GPT)",
                            "dropout (yes)", "precision (bf16)", "gradients (fp32)",
                            "recompute (none)", "attention (fused)", "pipeline_overlap (no)"}) {
     EXPECT_THAT(question.assumed, Contains(what));
@@ -127,13 +129,55 @@ TEST(RunQuestion, FillsInWhatAGptLeavesOut) {
 
 // 128,256 = 128 x 1,002 is a multiple of 256, not of 512; another framework does not pad at all.
 TEST(RunQuestion, PadsTheVocabularyAsMegatronDoes) {
-  EXPECT_EQ(read(ask(whole_row())).model.vocabulary, 128256);
+  const auto rows_of = [](const Json& row) {
+    const WhatIf what_if = read(ask(row));
+    return padded_vocabulary(what_if.model, what_if.plan);
+  };
+  EXPECT_EQ(rows_of(whole_row()), 128256);
   Json row = with("software.framework", "NeMo/Megatron-Core");
-  EXPECT_EQ(read(ask(row)).model.vocabulary, 128512);
-  EXPECT_THAT(ask(row).assumed, Contains("padded vocabulary (128512, of 128 x tensor)"));
+  EXPECT_EQ(rows_of(row), 128512);
+  EXPECT_THAT(ask(row).assumed, Contains("vocabulary (padded to 128 x tensor)"));
   row["software"]["extra"]["flags"]["make-vocab-size-divisible-by"] = 64;
-  EXPECT_EQ(read(ask(row)).model.vocabulary, 128256);
+  EXPECT_EQ(rows_of(row), 128256);
   EXPECT_THAT(ask(row).assumed, Not(Contains(HasSubstr("padded"))));
+}
+
+// The paper of April 2021 is arXiv 2104.04473, that of May 2022 2205.05198.
+TEST(RunQuestion, TakesTheFrameworkAsItWasInTheRowsMonth) {
+  Json row = with("software.framework", "Megatron-LM");
+  const auto framework = [&] { return ask(row).what_if.at("framework"); };
+  EXPECT_EQ(framework(), "megatron-core");
+  row["source"]["url"] = "https://arxiv.org/abs/2104.04473 (Table 1)";
+  EXPECT_EQ(month_of(row), "2021-04");
+  EXPECT_EQ(framework(), "megatron-lm-2021");
+  EXPECT_FALSE(read(ask(row)).plan.tensor_overlap);
+  row["source"]["url"] = "https://arxiv.org/abs/2205.05198";
+  EXPECT_EQ(framework(), "megatron-lm-2022");
+  EXPECT_TRUE(read(ask(row)).plan.tensor_overlap);
+  row["software"]["framework"] = "Megatron-LM 2020";
+  EXPECT_EQ(month_of(row), "2020-06");
+  row["software"]["framework"] = "Megatron-Bridge NeMo 26.04.01 container";
+  EXPECT_EQ(month_of(row), "2026-04");
+  row["software"]["framework"] = "a framework that nobody knows";
+  EXPECT_FALSE(ask(row).what_if.contains("framework"));
+}
+
+// What was not stated was tuned: 32 / 2 sequences a rank allow micro-batches of 2, 4, 8 and 16; 32
+// layers on 2 stages allow 2, 4, 8 and 16 chunks, of which 2 is the first guess.
+TEST(RunQuestion, ListsTheChoicesThatTheRowLeaves) {
+  EXPECT_TRUE(ask(whole_row()).others.empty());
+  Json row = whole_row();
+  row["parallel"].erase("micro_batch");
+  row["parallel"].erase("grad_accumulation");
+  std::vector<std::int64_t> micros;
+  for (const Json& other : ask(row).others) micros.push_back(other.at("batch").at("micro"));
+  EXPECT_THAT(micros, ::testing::ElementsAre(2, 4, 8, 16));
+  row = with("parallel.schedule", "interleaved");
+  std::vector<std::int64_t> chunks;
+  for (const Json& other : ask(row).others) {
+    chunks.push_back(other.at("parallel").at("virtual_stages"));
+  }
+  EXPECT_THAT(chunks, ::testing::ElementsAre(4, 8, 16));
 }
 
 TEST(RunQuestion, DerivesTheDegreeThatIsLeftOut) {

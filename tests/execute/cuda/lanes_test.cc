@@ -9,7 +9,8 @@
 namespace stepcast::cuda {
 namespace {
 
-// Each thread writes its number, then reads that of the thread on the other side of the block.
+// Each thread writes its number, meets the lanes of its warp, then reads the number of the thread
+// on the other side of the block: of the other warp, which may not have begun.
 std::vector<int> exchange(bool barrier, WarpOrder order) {
   Geometry geometry;
   geometry.threads = 64;
@@ -19,6 +20,7 @@ std::vector<int> exchange(bool barrier, WarpOrder order) {
     int* numbers = reinterpret_cast<int*>(t.shared);
     numbers[t.thread] = t.thread;
     if (barrier) sync();
+    for (int i = 0; i < 3; ++i) (void)shuffle_xor(t, 0.0f, 1);
     read[static_cast<std::size_t>(t.thread)] = numbers[63 - t.thread];
   };
   emulate(geometry, body, order);

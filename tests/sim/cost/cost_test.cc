@@ -210,6 +210,56 @@ TEST(Streaming, TakesItsTrafficOverTheBandwidthAndARamp) {
   EXPECT_NEAR(seconds(scale, device), 0.7e-6, 1e-9);
 }
 
+// Bytes of a logit over all four parts, c = 2: 3 c, 4 c + 8, 2 c + 32, 2 c + 48. At 1 TB/s a part
+// has a ramp of 0.7 us. A part without bytes is left with its arithmetic, 0.05 bytes' time a logit.
+TEST(Fusion, SaysHowOftenTheLossPassesOverTheLogits) {
+  Device device = plain();
+  const auto bytes = [&](LossKernels kernels) {
+    device.kernels.fusion.loss = kernels;
+    double time = 0;
+    for (const LossPart part : {LossPart::kMaximum, LossPart::kSums, LossPart::kFinish,
+                                LossPart::kBackward}) {
+      time += seconds(Loss{part, 8192, 65536, Dtype::kBf16, Dtype::kFp32}, device) - 0.7e-6;
+    }
+    return time * 1e12 / (8192.0 * 65536.0);
+  };
+  EXPECT_NEAR(bytes(LossKernels::kFused), 6, 0.1);
+  EXPECT_NEAR(bytes(LossKernels::kParallel), 16, 0.1);
+  EXPECT_NEAR(bytes(LossKernels::kTorch), 36, 0.1);
+  EXPECT_NEAR(bytes(LossKernels::kMegatron), 52, 0.1);
+}
+
+// What is not fused costs its bytes once more, at 1 TB/s, and a kernel with its ramp and start.
+TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
+  Device device = plain();
+  device.kernel_start = microseconds(2);
+  const auto more = [&](const Op& op, bool Fusion::*member) {
+    Device unfused = device;
+    unfused.kernels.fusion.*member = false;
+    return seconds(op, unfused) - seconds(op, device);
+  };
+  Gemm weights = product(4096, 1024, 8192);
+  weights.role = GemmRole::kWeightGradient;
+  EXPECT_EQ(more(weights, &Fusion::accumulation), 0);
+  weights.accumulate = true;
+  EXPECT_NEAR(more(weights, &Fusion::accumulation), 2 * 2 * 4096 * 1024 / 1e12 + 2.7e-6, 1e-9);
+  EXPECT_EQ(more(weights, &Fusion::bias_gradients), 0);
+  weights.bias = true;
+  EXPECT_NEAR(more(weights, &Fusion::bias_gradients), 2.0 * 4096 * 8192 / 1e12 + 2.7e-6, 1e-9);
+  Norm norm{Pass::kForward, NormKind::kLayer, 8192, 4096, Dtype::kBf16};
+  EXPECT_EQ(more(norm, &Fusion::norm_gradients), 0);
+  norm.pass = Pass::kBackward;
+  EXPECT_NEAR(more(norm, &Fusion::norm_gradients), 2 * 2.0 * 8192 * 4096 / 1e12 + 2e-6, 1e-9);
+  const Pointwise gate{PointwiseKind::kSwiglu, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false};
+  EXPECT_NEAR(more(gate, &Fusion::gates), 2 * 2.0 * 8192 * 4096 / 1e12 + 2e-6, 1e-9);
+  const Pointwise gelu{PointwiseKind::kGelu, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false};
+  EXPECT_EQ(more(gelu, &Fusion::gates), 0);
+  Update update{UpdatePart::kAdamW, 100'000'000};
+  EXPECT_NEAR(more(update, &Fusion::update), 20 * 1e8 / 1e12 + 6e-6, 1e-9);
+  update.master = false;
+  EXPECT_EQ(more(update, &Fusion::update), 0);
+}
+
 TEST(OpCost, StartsWithTheKernelsStartAndSaysItsBasis) {
   Device device = plain();
   const Gemm gemm = product(4096, 4096, 4096);
