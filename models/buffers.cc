@@ -36,7 +36,9 @@ std::vector<TensorId> framework_buffers(Tables& tables, const Network& network, 
     tensors.push_back({tables.label(name), shape, dtype, Category::kBuffers, Scope::kRank});
   };
   if (plan.kernel_workspace > Bytes(0)) {
-    add("kernel.workspace", {plan.kernel_workspace.count}, Dtype::kUint8);
+    // In the compute type, as all that an executor of this plan carries.
+    const std::int64_t size = dtype_size(plan.compute);
+    add("kernel.workspace", {(plan.kernel_workspace.count + size - 1) / size}, plan.compute);
   }
   if (plan.weight_gradient_placeholders) {
     for (const Shape& shape : matrix_shapes(network, head)) {

@@ -145,8 +145,9 @@ void add_loop(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
   command->add_flag("--allow-inconclusive", loop.allow_inconclusive,
                     "Exit 0 where the machine was not still enough to tell");
-  command->footer(R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive: fewer than 5 slices, or an interval
-of more than 3 % each way.
+  command->footer(
+      R"(Exit code: 0 within the tolerance; 1 beyond it, or inconclusive: fewer than 5 slices, or
+an interval of more than 3 % each way.
 Examples:
   stepcast loop configs/loop/gpt-h256.json
   stepcast loop configs/loop/*.json --json loop.json)");

@@ -1,6 +1,6 @@
-// Loops: the inner loops of the float kernels, written so that a compiler makes vectors of them and
-// built once for each instruction set that a processor may have. They have no branches, and sums run
-// in a fixed number of lanes, so that every instruction set gives the same bits.
+// Loops: the inner loops of the float kernels, written so that a compiler makes vectors of them,
+// and built once for each instruction set that a processor may have. They have no branches, and
+// sums run in a fixed number of lanes, so that every instruction set gives the same bits.
 //
 // exp() here is Cephes' single precision one (Moshier 1989): reduced by multiples of log 2, a
 // polynomial of degree 6, within 2 units in the last place; below -87 it is 1e-38, not 0.

@@ -96,7 +96,9 @@ class Attribution {
       out_[static_cast<std::size_t>(Part::kBubble)] += waited - last.own;
       waited = last.own;
     }
-    out_[static_cast<std::size_t>(part_of(last.stream))] += waited;
+    // Where there is one stage, nobody's cool-down is waited for.
+    const bool alone = last.stream == Stream::kGlobal && job_.mesh.stages() == 1;
+    out_[static_cast<std::size_t>(alone ? Part::kOther : part_of(last.stream))] += waited;
   }
 
   // A kernel; what it had to wait for besides was the host, which issued it late.

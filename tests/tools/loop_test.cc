@@ -108,9 +108,9 @@ TEST(Loop, ForecastsASmallPlanWithinEightPercent) {
     inconclusive += verdict == "inconclusive" ? 1 : 0;
     if (verdict == "within") break;
   }
-  std::printf("loop: %s, inconclusive %d times; total %+.2f %%\n",
-              json["plans"][0]["verdict"].get<std::string>().c_str(), inconclusive,
-              100 * json["plans"][0]["total"]["relative_error"].get<double>());
+  std::fprintf(stderr, "loop: %s, inconclusive %d times; total %+.2f %%\n",
+               json["plans"][0]["verdict"].get<std::string>().c_str(), inconclusive,
+               100 * json["plans"][0]["total"]["relative_error"].get<double>());
   RecordProperty("inconclusive", inconclusive);
   EXPECT_NE(json["plans"][0]["verdict"], "beyond") << json["plans"][0].dump(2);
   // One rank waits for nobody.

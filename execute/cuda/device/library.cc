@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
@@ -77,8 +79,9 @@ void check(cublasStatus_t status, const char* what) {
 
 void check(ncclResult_t status, const char* what) {
   if (status == ncclSuccess || status == ncclInProgress) return;
-  throw Error("cuda", fmt::format("{}: {}: {}", what, nccl().ncclGetErrorString(status),
-                                  nccl().ncclGetLastError(nullptr)));
+  const std::string_view more = nccl().ncclGetLastError(nullptr);
+  throw Error("cuda", fmt::format("{}: {}{}{}", what, nccl().ncclGetErrorString(status),
+                                  more.empty() ? "" : ": ", more));
 }
 
 }  // namespace stepcast::cuda

@@ -1,5 +1,5 @@
 // What only a GPU can show. Without one, every test here is skipped and says so.
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 
 #include <vector>
 
