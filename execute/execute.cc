@@ -27,7 +27,8 @@ std::string executable(const Job& job) {
   }
   for (const Tensor& tensor : job.tensors) {
     if (tensor.dtype == Dtype::kFp32 || tensor.dtype == Dtype::kBf16) continue;
-    if (tensor.dtype == Dtype::kInt64) continue;
+    // Bytes are buffers that nothing computes on; masks come with ops that are refused above.
+    if (tensor.dtype == Dtype::kInt64 || tensor.dtype == Dtype::kUint8) continue;
     return fmt::format("tensor {} is {}; only fp32 and bf16 are carried out yet",
                        label_text(job, tensor.label), dtype_name(tensor.dtype));
   }
