@@ -131,6 +131,10 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
   std::vector<double> values;
   for (const double value : fitted.values) values.push_back(three_digits(value));
   set(values, result.device);
+  // What a rested device does has not changed.
+  MatrixKernels& matrix = result.device.kernels.matrix;
+  matrix.burst = std::max(
+      1.0, three_digits(matrix.burst * device.kernels.matrix.efficiency / matrix.efficiency));
   result.device.kernels.matrix.basis = Basis::kFitted;
   result.device.kernels.memory_basis = Basis::kFitted;
   std::size_t source = 0;

@@ -20,9 +20,10 @@ struct FittedRuns {
 };
 
 // Rows in the form that validate_row() reads. Only runs count that it covers, that are of this
-// device and that do not hang on the host's pace; of a source with more than `rows_each` of them,
-// every so manyth, of one with fewer than four none. Each source weighs the same, and is left out in turn. Throws Error (place
-// "import") if there is none. Cost: some hundred forecasts of each row.
+// device and that do not hang on the host's pace; of a source with more than `rows_each` of them
+// every so manyth, of one with fewer than four none. Each source weighs the same, and is left out
+// in turn. Throws Error (place "import") if there is none. Cost: some hundred forecasts of each
+// row.
 FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const Shipped& shipped,
                     std::size_t rows_each = 16);
 

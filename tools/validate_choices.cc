@@ -65,6 +65,7 @@ void note_filled_in(const Framework* framework, const Json& what_if,
     assumed.push_back(fmt::format("dropout ({})", yes(on("dropout", true))));
   }
   const std::string compute = text("precision.compute", "bf16");
+  if (left("precision.compute")) assumed.push_back(fmt::format("precision ({})", compute));
   if (left("precision.gradients") && compute != "fp32") {
     const bool copy = text("precision.gradient_copy", "none") == "fp32";
     const char* otherwise = compute == "fp8" ? "bf16" : compute.c_str();

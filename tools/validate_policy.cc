@@ -14,20 +14,16 @@
 namespace stepcast {
 namespace {
 
-std::string compute_word(const Json& row, std::vector<std::string>& assumed) {
+// "" where the row leaves it to the framework.
+std::string compute_word(const Json& row) {
   const std::string text = lower(text_of(section_of(row, "software"), "precision"));
   if (has(text, "fp4")) throw Error("software.precision", "4-bit runs are not covered");
   if (has(text, "fp8")) return "fp8";
-  if (has(text, "fp16/bf16")) {
-    assumed.emplace_back("precision (bf16 of fp16/bf16)");
-    return "bf16";
-  }
+  if (text.empty() || has(text, "fp16/bf16")) return "";
   for (const char* word : {"bf16", "fp16", "fp32"}) {
     if (has(text, word)) return word;
   }
-  if (!text.empty()) throw Error("software.precision", fmt::format("\"{}\" is not known", text));
-  assumed.emplace_back("precision (bf16)");
-  return "bf16";
+  throw Error("software.precision", fmt::format("\"{}\" is not known", text));
 }
 
 // How 8-bit operands are scaled, by the precision's name or that of the recipe. Not stated: one
@@ -79,8 +75,9 @@ Json recompute_modules(std::string_view list) {
 }  // namespace
 
 Json precision_question(const Json& row, std::vector<std::string>& assumed) {
-  Json precision = {{"compute", compute_word(row, assumed)}};
-  const std::string compute = precision["compute"];
+  Json precision = Json::object();
+  const std::string compute = compute_word(row);
+  if (!compute.empty()) precision["compute"] = compute;
   if (compute == "fp32") return precision;
   const Json& software = section_of(row, "software");
   const Json& extra = section_of(software, "extra");
@@ -92,7 +89,8 @@ Json precision_question(const Json& row, std::vector<std::string>& assumed) {
   }
   const std::string mixed = text_of(extra, "fsdp_mixed_precision");
   if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") {
-    precision["gradients"] = compute == "fp8" ? "bf16" : compute;
+    const bool bf16 = compute.empty() || compute == "fp8";
+    precision["gradients"] = bf16 ? "bf16" : compute;
     return precision;
   }
   if (has(lower(text_of(software, "precision")), "fp32 main grads") || mixed == "DEFAULT" ||

@@ -16,7 +16,7 @@
 //   degrees           the one that is left out follows from the GPU count, others are 1
 //   micro             from global batch and accumulation, else the fastest that fits
 //   virtual_stages    where an interleaved schedule is stated without them, the fastest that fits
-//   precision         bf16
+//   precision         the framework's, else bf16
 //   scaling of fp8    Megatron-Bridge: tensor (current), others: delayed
 //   NVLink domain     a rack of 72 is shared out in even parts
 //   recompute         the framework's, else none;  sharding: zero 0
