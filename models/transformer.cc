@@ -115,7 +115,7 @@ ValueId Writer::enter(std::string_view name, ValueId x, std::uint16_t modules) {
   }
   ValueId full = act(name, {tokens_, hidden_});
   block_.exchange(name, ExchangeKind::kAllGather, {x}, {full},
-                  static_cast<std::uint8_t>(modules | kModuleGather));
+                  static_cast<std::uint16_t>(modules | kModuleGather));
   return full;
 }
 
@@ -152,7 +152,7 @@ ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint16_t m
   what.shared_scale = true;
   const ValueId shard = quantize(block_, block_.nodes, eight_bit, what);
   const ValueId original = act(what.name, {tokens_, hidden_});  // never there: what the copies mean
-  const auto gather = [&](std::string_view suffix, ValueId part, std::uint8_t more) {
+  const auto gather = [&](std::string_view suffix, ValueId part, std::uint16_t more) {
     Value value = block_.values[static_cast<std::size_t>(part)];
     value.name = what.name + std::string(suffix);
     value.shape = eight_bit_shape(eight_bit, tokens_, hidden_, false);
@@ -161,7 +161,7 @@ ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint16_t m
     block_.values.push_back(value);
     const auto whole = static_cast<ValueId>(block_.values.size()) - 1;
     block_.exchange(std::string(name) + std::string(suffix), ExchangeKind::kAllGather, {part},
-                    {whole}, static_cast<std::uint8_t>(modules | kModuleGather | more));
+                    {whole}, static_cast<std::uint16_t>(modules | kModuleGather | more));
     return whole;
   };
   const ValueId whole = gather(".gather", shard, 0);
@@ -185,8 +185,8 @@ ValueId Writer::weight_read(std::string_view name, ValueId w, std::uint16_t modu
   };
   std::vector<Node>& nodes = streams ? block_.nodes : block_.prepare;
   const ValueKind kind = streams ? ValueKind::kActivation : ValueKind::kCopy;
-  const auto again = static_cast<std::uint8_t>(modules | (streams ? kModuleGather : 0));
-  const auto late = static_cast<std::uint8_t>(again | (streams ? kModuleLate : 0));
+  const auto again = static_cast<std::uint16_t>(modules | (streams ? kModuleGather : 0));
+  const auto late = static_cast<std::uint16_t>(again | (streams ? kModuleLate : 0));
   if (eight_bit.weights) {
     if (!eight_bit.two_copies()) return w;
     const Shape turned = {value(w).shape.sizes[1], value(w).shape.sizes[0]};
@@ -324,7 +324,8 @@ ValueId Writer::mlp(ValueId x) {
   const std::int64_t width = model_.ffn / plan_.tensor;
   const Parts branches = {width, model_.gated() ? width : 0};
   ValueId up = linear("fc1", x, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
-                      kModuleMlp | kModuleUp, Cut::kRows, branches);
+                      kModuleMlp, Cut::kRows, branches);
+  block_.nodes.back().modules |= kModuleUp;  // the product alone, not how its input came here
   PointwiseKind kind = PointwiseKind::kGelu;
   if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
   if (model_.activation == Activation::kGeglu) kind = PointwiseKind::kGeglu;

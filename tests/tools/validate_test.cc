@@ -181,8 +181,8 @@ TEST(Validate, KeepsClustersThatWereNotSetUpWellApart) {
 
 TEST(Validate, SaysWhyARowIsNotCovered) {
   const std::string gemm = R"("kind": "gemm", "m": 8, "n": 8, "k": 8, "achieved_tflops": 1)";
-  EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "NVIDIA GB200 SXM"})"),
-            "no device is shipped for NVIDIA GB200 SXM");
+  EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "NVIDIA V100 SXM"})"),
+            "no device is shipped for NVIDIA V100 SXM");
   EXPECT_EQ(reason_of("{" + gemm + "}"), "gpu is not stated");
   EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "H100", "dtype": "nvfp4"})"),
             "dtype nvfp4 is not modelled");
