@@ -19,7 +19,7 @@ namespace stepcast {
 namespace {
 
 constexpr double kRest = 5;           // seconds that any instruction may take
-constexpr double kRestOfWaiting = 6;  // and waiting for others
+constexpr double kRestOfWaiting = 8;  // waiting for others, who are to say first what ails them
 constexpr double kSlowFlops = 1e9;    // a second, of a core that many share
 constexpr double kSlowBytes = 1e8;
 constexpr auto kLook = std::chrono::milliseconds(100);
