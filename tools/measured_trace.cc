@@ -397,7 +397,8 @@ TraceFile read_trace(std::string& text, const std::string& name) {
       read_events(document.get_array().value(), reader);
       return;
     }
-    for (auto field : document.get_object().value()) {
+    od::object root = document.get_object();  // outlives the loop over it
+    for (auto field : root) {
       const std::string_view key = field.unescaped_key();
       if (key == "traceEvents") {
         read_events(field.value().get_array(), reader);
@@ -413,7 +414,8 @@ JsonForm json_form(std::string& text, const std::string& name) {
   JsonForm form = JsonForm::kOther;
   with_document(text, name, [&](od::document& document) {
     if (document.type().value() == od::json_type::array) {
-      for (auto element : document.get_array().value()) {
+      od::array root = document.get_array();  // outlives the loop over it
+      for (auto element : root) {
         od::object object;
         if (element.get_object().get(object) != simdjson::SUCCESS) return;
         for (auto field : object) {
@@ -424,7 +426,8 @@ JsonForm json_form(std::string& text, const std::string& name) {
       }
       return;
     }
-    for (auto field : document.get_object().value()) {
+    od::object root = document.get_object();  // outlives the loop over it
+    for (auto field : root) {
       const std::string_view key = field.unescaped_key();
       if (key == "traceEvents") form = JsonForm::kTrace;
       if (key == "iteration-time" || key == "mem-max-allocated-bytes") form = JsonForm::kGolden;
