@@ -83,6 +83,11 @@ double quantile(std::span<const double> sorted, double share) {
   return sorted[below] + (sorted[above] - sorted[below]) * (at - static_cast<double>(below));
 }
 
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return quantile(values, 0.5);
+}
+
 FitError fit_error(std::span<const double> predicted, std::span<const double> measured) {
   STEPCAST_CHECK(predicted.size() == measured.size(), "a prediction a row");
   FitError error;

@@ -39,6 +39,8 @@ struct FitError {
 };
 // Of ascending values, at least one: between the two nearest, linear. `share` is 0 to 1.
 double quantile(std::span<const double> sorted, double share);
+// REQUIRES: at least one value.
+double median_of(std::vector<double> values);
 
 FitError fit_error(std::span<const double> predicted, std::span<const double> measured);
 

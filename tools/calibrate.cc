@@ -32,7 +32,6 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::string_view kStdout = "-";  // and stdin, of a plan
 constexpr std::int64_t kRepeatMax = 100'000;
 constexpr std::int64_t kRounds = 2;  // of a ring's step: what is passed differs between them
 constexpr std::int64_t kSlicesLeast = 8, kSlicesMost = 200;  // where the command does not say

@@ -75,11 +75,6 @@ void check_report_format(const Object& root) {
   root.fail("format", fmt::format("\"{}\" is no report; {}", shortened(format), kWriters));
 }
 
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return quantile(values, 0.5);
-}
-
 double spread_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return (quantile(values, 0.75) - quantile(values, 0.25)) / quantile(values, 0.5);

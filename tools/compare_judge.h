@@ -34,7 +34,6 @@ void check_report_format(const Object& root);
 ReportFigures read_report_figures(const Document& report);
 
 // REQUIRES: at least one value.
-double median_of(std::vector<double> values);
 double spread_of(std::vector<double> values);  // interquartile range / median
 
 Metric make_metric(std::string name, std::string label, Metric::Unit unit, double predicted,

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "calibrate/fit.h"
 #include "sim/base/error.h"
 #include "sim/engine/simulate.h"
 #include "tools/compare_judge.h"

@@ -30,7 +30,6 @@
 namespace stepcast {
 namespace {
 
-constexpr std::string_view kStdout = "-";
 constexpr std::int64_t kRecorded = 20;  // steps, the last ones, that are composed again
 constexpr int kTrouble = 2;
 

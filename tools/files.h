@@ -8,6 +8,9 @@
 
 namespace stepcast {
 
+// The file that is stdout where it is written, and stdin where it is read.
+inline constexpr const char* kStdout = "-";
+
 // Throws Error (place: the path) if it cannot be read or exceeds the JSON limit. "-" is stdin.
 std::string read_file(const std::string& path);
 std::string read_file(const std::string& path, std::size_t bytes_max);

@@ -30,7 +30,6 @@ namespace stepcast {
 
 namespace {
 
-constexpr const char* kStdout = "-";
 constexpr int kTrouble = 2;
 constexpr std::int64_t kSlicesMax = 1000;
 constexpr int kFirstSlices = 3;         // of the profile that is kept

@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include "calibrate/fit.h"
 #include "sim/base/error.h"
 #include "sim/base/json.h"
 #include "tools/compare_judge.h"

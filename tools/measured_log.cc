@@ -20,6 +20,7 @@
 
 #include <fmt/format.h>
 
+#include "calibrate/fit.h"
 #include "sim/base/error.h"
 #include "tools/compare_judge.h"
 #include "tools/measured.h"

@@ -19,8 +19,6 @@ namespace {
 
 constexpr int kDone = 0;
 constexpr int kUnwelcome = 1;
-constexpr std::string_view kStdout = "-";
-
 std::string trace_text(const std::string& file, const WhatIf& what_if, const Forecast& result) {
   const Trace& trace = result.report.timeline.trace;
   if (!file.ends_with(".json")) return write_perfetto(result.job, trace);

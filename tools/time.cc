@@ -23,7 +23,6 @@
 namespace stepcast {
 namespace {
 
-constexpr std::string_view kStdout = "-";
 constexpr Limits kSize = {1, std::int64_t{1} << 24};  // of one dimension
 constexpr Limits kCount = {1, 1 << 20};               // of batches and heads
 constexpr double kElementsMax = 1e15;                 // of one operand: bytes stay below 2^63

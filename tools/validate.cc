@@ -24,8 +24,6 @@
 namespace stepcast {
 namespace {
 
-constexpr std::string_view kStdout = "-";
-
 // parse_json counts lines from 1; here the text is one line of a file.
 Document parse_line(std::string_view line, const std::string& file, int number) {
   try {

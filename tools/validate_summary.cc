@@ -29,12 +29,6 @@ using Pointers = std::vector<const ValidationRow*>;
 
 double sign_of(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 std::optional<double> tau_of(const Pointers& rows) {
   std::vector<double> predicted, measured;
   for (const ValidationRow* row : rows) {
@@ -169,7 +163,7 @@ ErrorSummary summarise_errors(const std::vector<double>& errors) {
     if (absolute.back() <= kClose) ++close;
   }
   summary.mean_absolute = std::accumulate(absolute.begin(), absolute.end(), 0.0) / n;
-  summary.median_absolute = median(absolute);
+  summary.median_absolute = median_of(absolute);
   summary.signed_bias = std::accumulate(errors.begin(), errors.end(), 0.0) / n;
   summary.within_5_percent = near / n;
   summary.within_10_percent = close / n;

@@ -38,4 +38,13 @@ inline Case case_of(std::string_view text, const std::vector<std::string>& sets 
   return one;
 }
 
+// alibaba/Megatron-LLaMA#22: LLaMA-13B on 128 A800, 16 nodes with 4 x 200 Gb/s.
+inline constexpr std::string_view kLlama13b = R"({
+  "model": "llama2-13b",
+  "cluster": {"device": "a100-80gb", "nodes": 16, "devices_per_node": 8,
+              "fabric": {"nics_per_node": 4, "nic_bandwidth": "200 Gb/s"}},
+  "batch": {"sequence_length": 2048, "micro": 2, "global": 1024},
+  "parallel": {"tensor": 1, "data": 128},
+  "precision": {"compute": "bf16", "gradients": "fp32"} })";
+
 }  // namespace stepcast

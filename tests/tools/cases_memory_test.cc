@@ -121,14 +121,6 @@ TEST(CaseDeepSpeed4477, MemoryFallsFromStageToStage) {
 
 // alibaba/Megatron-LLaMA#22: LLaMA-13B on 128 A800: an optimizer that shards the gradients during
 // accumulation (44,028 MiB) takes less memory than one that shards only its own states (66,438).
-constexpr std::string_view kLlama13b = R"({
-  "model": "llama2-13b",
-  "cluster": {"device": "a100-80gb", "nodes": 16, "devices_per_node": 8,
-              "fabric": {"nics_per_node": 4, "nic_bandwidth": "200 Gb/s"}},
-  "batch": {"sequence_length": 2048, "micro": 2, "global": 1024},
-  "parallel": {"tensor": 1, "data": 128},
-  "precision": {"compute": "bf16", "gradients": "fp32"} })";
-
 TEST(CaseMegatronLlama22, ShardedGradientsTakeLessMemory) {
   const Case whole = case_of(kLlama13b, {"sharding.zero=1"});
   const Case sharded = case_of(kLlama13b, {"sharding.zero=2"});

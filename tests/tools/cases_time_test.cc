@@ -64,14 +64,6 @@ TEST(CaseBigscience70, ThroughputGrowsUntilThePipelineIsFull) {
 
 // alibaba/Megatron-LLaMA#22 and #27: reducing the gradients in every micro-batch multiplies that
 // traffic by their number: 1,885.8 tokens/s fell to 1,126.3 on 16 nodes with 4 x 200 Gb/s.
-constexpr std::string_view kLlama13b = R"({
-  "model": "llama2-13b",
-  "cluster": {"device": "a100-80gb", "nodes": 16, "devices_per_node": 8,
-              "fabric": {"nics_per_node": 4, "nic_bandwidth": "200 Gb/s"}},
-  "batch": {"sequence_length": 2048, "micro": 2, "global": 1024},
-  "parallel": {"tensor": 1, "data": 128},
-  "precision": {"compute": "bf16", "gradients": "fp32"} })";
-
 TEST(CaseMegatronLlama22, ReducingEveryMicroBatchMultipliesTheTraffic) {
   const Case once = case_of(kLlama13b, {"sharding.zero=1"});
   const Case every = case_of(kLlama13b, {"sharding.zero=2"});
