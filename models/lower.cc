@@ -26,9 +26,11 @@ class Lowering {
   const ChunkBodies& bodies_of(const BlockRange& part, bool previous, bool next);
   BodyId write_clip();
   BodyId write_norm_reset();
+  BodyId write_memory(std::string_view name, const std::vector<TensorId>& allocated,
+                      const std::vector<TensorId>& freed);
   void write_program(const std::vector<Slot>& slots, std::size_t stage);
   void write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
-                   std::int64_t round, std::vector<Call>& schedule) const;
+                   std::int64_t round, bool last, std::vector<Call>& schedule) const;
 
   const Network& network_;
   const Plan& plan_;
@@ -45,6 +47,7 @@ class Lowering {
   BodyId begin_ = -1;
   BodyId clip_ = -1;
   BodyId norm_reset_ = -1;
+  BodyId defer_ = -1, drain_ = -1;  // of the last stage
 };
 
 const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bool next) {
@@ -80,11 +83,20 @@ BodyId Lowering::write_norm_reset() {
   return body.finish();
 }
 
+BodyId Lowering::write_memory(std::string_view name, const std::vector<TensorId>& allocated,
+                              const std::vector<TensorId>& freed) {
+  BodyWriter body(tables_, name, Phase::kBackward);
+  for (const TensorId tensor : allocated) body.add(Alloc{tensor});
+  for (const TensorId tensor : freed) body.add(Free{tensor});
+  return body.finish();
+}
+
 void Lowering::write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
-                           std::int64_t round, std::vector<Call>& schedule) const {
+                           std::int64_t round, bool last, std::vector<Call>& schedule) const {
   const auto chunks = static_cast<std::int32_t>(bodies.size());
   const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
   if (begin_ >= 0) schedule.push_back({begin_, 0, 0});
+  if (last && defer_ >= 0) schedule.push_back({defer_, 0, 0});
   for (const Slot& slot : slots) {
     const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
     const PassBodies& b =
@@ -93,6 +105,7 @@ void Lowering::write_round(const std::vector<Slot>& slots, const std::vector<Chu
     if (slot.backward) body = slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
     schedule.push_back({body, slot.chunk, slot.micro_batch});
   }
+  if (last && drain_ >= 0) schedule.push_back({drain_, 0, 0});
   if (norm_reset_ >= 0) schedule.push_back({norm_reset_, 0, 0});
   for (std::int32_t c = 0; c < chunks; ++c) {
     schedule.push_back({bodies[static_cast<std::size_t>(c)].settle, c, 0});
@@ -121,9 +134,9 @@ void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) 
     job_.resident_sets.push_back(std::move(buffers));
   }
   program.schedule.reserve(static_cast<std::size_t>(rounds_) *
-                           (slots.size() + 2 * bodies.size() + 2));
+                           (slots.size() + 2 * bodies.size() + 5));
   for (std::int64_t round = 0; round < rounds_; ++round) {
-    write_round(slots, bodies, round, program.schedule);
+    write_round(slots, bodies, round, stage + 1 == stages, program.schedule);
   }
   job_.programs.push_back(std::move(program));
 }
@@ -145,6 +158,11 @@ Job Lowering::run() {
     job_.resident_sets.push_back({norm_});
     norm_reset_ = write_norm_reset();
     clip_ = write_clip();
+  }
+  const std::vector<TensorId> deferred = deferred_buffers(tables_, network_, plan_);
+  if (!deferred.empty()) {
+    defer_ = write_memory("defer head", deferred, {});
+    drain_ = write_memory("drain head", {}, deferred);
   }
   if (plan_.effective_zero() == 3) begin_ = write_begin(tables_, plan_);
   const auto schedules = pipeline_schedule(

@@ -57,12 +57,15 @@ struct EightBit {
   bool two_copies() const { return blocks() || transposes; }
 };
 
-// What cross-entropy keeps of the logits (tokens, vocabulary).
-enum class LossMemory : std::uint8_t {
-  kSeparate,  // fp32 probabilities beside them
-  kCopied,    // an fp32 copy of them, and fp32 probabilities beside both (Megatron-LM's own fusion,
-              // core/fusions/fused_cross_entropy.py)
-  kInPlace,   // nothing: probabilities and gradient overwrite them (Transformer Engine)
+// Whose cross-entropy over the logits (tokens, vocabulary) it is. It says what is kept of them, and
+// in how many passes over memory it is worked out (sim/hardware/kernels.h, LossKernels).
+enum class CrossEntropy : std::uint8_t {
+  kParallel,           // one kernel a part; fp32 probabilities beside the logits
+  kTorch,              // PyTorch's, on an fp32 copy that turns into the probabilities
+  kMegatron,           // Megatron-LM's vocab_parallel_cross_entropy, as written, on such a copy
+  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py): one kernel a part; an
+                       // fp32 copy of the logits, and fp32 probabilities beside it
+  kTransformerEngine,  // one kernel a direction; probabilities and gradient overwrite the logits
 };
 
 struct Plan {
@@ -113,7 +116,7 @@ struct Plan {
   std::int64_t vocabulary_multiple = 1;  // the vocabulary is rounded up to that times tensor
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
-  LossMemory loss = LossMemory::kSeparate;
+  CrossEntropy loss = CrossEntropy::kParallel;
   bool dropout = false;                // the model's dropout is active
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
@@ -124,6 +127,8 @@ struct Plan {
   // buffers: what the framework keeps beside the training state (buffers.h)
   bool weight_gradient_placeholders = false;
   bool gather_buffer = false;
+  bool score_buffer = false;
+  std::int64_t deferred_head = 0;      // micro-batches
   Bytes kernel_workspace = Bytes(0);
 
   bool operator==(const Plan&) const = default;

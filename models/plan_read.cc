@@ -38,10 +38,12 @@ const std::vector<std::pair<std::string, Scaling>> kScalings = {
     {"none", Scaling::kNone},   {"delayed", Scaling::kDelayed}, {"tensor", Scaling::kTensor},
     {"block", Scaling::kBlock}, {"mx", Scaling::kMx}};
 const std::vector<std::pair<std::string, bool>> kCopies = {{"fp32", true}, {"none", false}};
-const std::vector<std::pair<std::string, LossMemory>> kLosses = {
-    {"separate", LossMemory::kSeparate},
-    {"copied", LossMemory::kCopied},
-    {"in_place", LossMemory::kInPlace}};
+const std::vector<std::pair<std::string, CrossEntropy>> kLosses = {
+    {"parallel", CrossEntropy::kParallel},
+    {"torch", CrossEntropy::kTorch},
+    {"megatron", CrossEntropy::kMegatron},
+    {"megatron_fused", CrossEntropy::kMegatronFused},
+    {"transformer_engine", CrossEntropy::kTransformerEngine}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
 
 template <class Value>
@@ -242,6 +244,8 @@ void read_buffers(const Object& object, Plan& plan) {
   plan.weight_gradient_placeholders =
       object.boolean("weight_gradient_placeholders", plan.weight_gradient_placeholders);
   plan.gather_buffer = object.boolean("gather_buffer", plan.gather_buffer);
+  plan.score_buffer = object.boolean("score_buffer", plan.score_buffer);
+  plan.deferred_head = object.integer("deferred_head", plan.deferred_head, {0, kGlobalBatch.most});
   plan.kernel_workspace = object.bytes("kernel_workspace", plan.kernel_workspace);
   object.done();
 }
@@ -342,6 +346,8 @@ Json write_plan(const Plan& plan) {
       {"blas_workspace", plan.blas_workspace ? Json(exact_bytes(*plan.blas_workspace)) : Json()}};
   json["buffers"] = {{"weight_gradient_placeholders", plan.weight_gradient_placeholders},
                      {"gather_buffer", plan.gather_buffer},
+                     {"score_buffer", plan.score_buffer},
+                     {"deferred_head", plan.deferred_head},
                      {"kernel_workspace", exact_bytes(plan.kernel_workspace)}};
   return json;
 }

@@ -395,7 +395,7 @@ Block Writer::head() {
   ValueId sums = block_.activation("loss.sums", {tokens_, 2}, Dtype::kFp32);
   ValueId loss = block_.activation("loss.out", {tokens_}, Dtype::kFp32);
   Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
-  if (plan_.loss == LossMemory::kCopied) {
+  if (plan_.loss == CrossEntropy::kMegatronFused) {
     ValueId copy = block_.activation("loss.logits", {tokens_, vocabulary}, Dtype::kFp32);
     Pointwise cast{PointwiseKind::kCast, tokens_, vocabulary, plan_.compute, Dtype::kFp32, false};
     block_.add("loss.copy", cast, {logits}, {copy});
@@ -403,7 +403,7 @@ Block Writer::head() {
     part.dtype = Dtype::kFp32;
   }
   ValueId probabilities = logits;
-  if (plan_.loss == LossMemory::kInPlace) {
+  if (plan_.loss == CrossEntropy::kTransformerEngine) {
     part.statistics = plan_.compute;
   } else {
     probabilities = block_.activation("loss.probabilities", {tokens_, vocabulary}, Dtype::kFp32);

@@ -142,23 +142,18 @@ Json attention_question(const Json& row) {
 Json fusion_question(const Json& row) {
   Json fusion = Json::object();
   const Json& flags = flags_of(row);
-  const std::string loss = lower(
-      text_of(section_of(section_of(row, "software"), "extra"), "cross_entropy_fusion"));
-  if (switch_of(flags, "cross-entropy-loss-fusion") == true) fusion["loss"] = "parallel";
-  if (has(loss, "fused") || text_of(flags, "cross-entropy-fusion-impl") == "te") {
-    fusion["loss"] = "fused";
-  }
   if (switch_of(flags, "no-gradient-accumulation-fusion") == true) fusion["accumulation"] = false;
   return fusion;
 }
 
 // Two fusions of cross-entropy: Megatron-LM's own, and Transformer Engine's.
-std::string loss_question(const Json& row) {
+Json loss_question(const Json& row) {
   const Json& extra = section_of(section_of(row, "software"), "extra");
   const Json& flags = flags_of(row);
-  if (has(lower(text_of(extra, "cross_entropy_fusion")), "te ")) return "in_place";
-  if (switch_of(flags, "cross-entropy-loss-fusion") != true) return "separate";
-  return text_of(flags, "cross-entropy-fusion-impl") == "te" ? "in_place" : "copied";
+  if (has(lower(text_of(extra, "cross_entropy_fusion")), "te ")) return "transformer_engine";
+  if (switch_of(flags, "cross-entropy-loss-fusion") != true) return {};
+  const bool engine = text_of(flags, "cross-entropy-fusion-impl") == "te";
+  return engine ? "transformer_engine" : "megatron_fused";
 }
 
 // Deterministic algorithms of PyTorch need CUBLAS_WORKSPACE_CONFIG, :4096:8 in Megatron-LM's tests.
@@ -175,10 +170,15 @@ Json allocator_question(const Json& row) {
 Json buffers_question(const Json& row, bool engine, const Device& device) {
   Json buffers = Json::object();
   const Json& flags = flags_of(row);
+  if (switch_of(flags, "defer-embedding-wgrad-compute") == true) {
+    // 0, as where it is left out, defers all micro-batches.
+    buffers["deferred_head"] = count_of(flags, "wgrad-deferral-limit").value_or(INT32_MAX);
+  }
   const std::string layers = lower(text_of(section_of(row, "software"), "attention_impl"));
   if (!engine) return buffers;
   if (layers.ends_with("/local") || text_of(flags, "transformer-impl") == "local") {
     buffers["weight_gradient_placeholders"] = false;
+    buffers["score_buffer"] = true;
     return buffers;
   }
   constexpr std::int64_t kHopper = std::int64_t{32} << 20;

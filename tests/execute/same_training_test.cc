@@ -106,11 +106,11 @@ void add_tensor_parallel(Cases& cases) {
     p.tensor = 4, p.sequence_parallel = true;
   });
   cases.add("tensor2_loss_in_place_with_buffers", llama, 2, [](Plan& p) {
-    p.tensor = 2, p.sequence_parallel = true, p.loss = LossMemory::kInPlace;
+    p.tensor = 2, p.sequence_parallel = true, p.loss = CrossEntropy::kTransformerEngine;
     p.weight_gradient_placeholders = p.gather_buffer = true, p.kernel_workspace = Bytes(4096);
   });
   cases.add("tensor2_loss_copied", gpt, 2, [](Plan& p) {
-    p.tensor = 2, p.loss = LossMemory::kCopied;
+    p.tensor = 2, p.loss = CrossEntropy::kMegatronFused;
   });
   cases.add("tensor2_unfused", qwen, 2, [](Plan& p) {
     p.tensor = 2, p.fused_attention = false, p.micro_batch = 2;

@@ -110,7 +110,7 @@ TEST(Plan, ReadsEverySection) {
       "precision": {"compute": "fp16", "gradients": "fp16", "master": "fp32", "moments": "bf16",
                     "gradient_copy": "fp32"},
       "attention": "unfused", "dropout": true, "clip_gradients": false,
-      "loss": "in_place", "allocator": {"blas_workspace": "32 MiB"},
+      "loss": "transformer_engine", "allocator": {"blas_workspace": "32 MiB"},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
                   "kernel_workspace": "4 MiB"}})");
   EXPECT_EQ(plan.ranks(), 1024);
@@ -129,7 +129,7 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_FALSE(plan.fused_attention || plan.clip_gradients);
   EXPECT_EQ(plan.blas_workspace, Bytes(32 << 20));
   EXPECT_TRUE(plan.weight_gradient_placeholders && plan.gather_buffer);
-  EXPECT_EQ(plan.loss, LossMemory::kInPlace);
+  EXPECT_EQ(plan.loss, CrossEntropy::kTransformerEngine);
   EXPECT_EQ(plan.kernel_workspace, Bytes(4 << 20));
   EXPECT_THAT(plan.order, ElementsAre(Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kPipeline,
                                       Axis::kData, Axis::kReplica));

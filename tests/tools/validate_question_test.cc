@@ -205,7 +205,7 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   const Plan engine = plan(row);
   EXPECT_TRUE(engine.weight_gradient_placeholders && engine.gather_buffer);
   EXPECT_EQ(engine.kernel_workspace, Bytes(32 << 20));
-  EXPECT_EQ(engine.loss, LossMemory::kSeparate);
+  EXPECT_EQ(engine.loss, CrossEntropy::kMegatron);
   EXPECT_EQ(engine.blas_workspace, std::nullopt);
   row["hardware"]["gpu"] = "A100-80GB-SXM";
   EXPECT_EQ(plan(row).kernel_workspace, Bytes(4 << 20));
@@ -213,11 +213,14 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   EXPECT_FALSE(plan(row).gather_buffer || plan(row).weight_gradient_placeholders);
   EXPECT_FALSE(flag("no-gradient-accumulation-fusion", "true").weight_gradient_placeholders);
   EXPECT_EQ(flag("transformer-impl", "local").kernel_workspace, Bytes(0));
+  EXPECT_TRUE(flag("transformer-impl", "local").score_buffer && !engine.score_buffer);
+  EXPECT_EQ(engine.deferred_head, 0);
+  EXPECT_EQ(flag("defer-embedding-wgrad-compute", "true").deferred_head, INT32_MAX);
   EXPECT_EQ(flag("deterministic-mode", "true").blas_workspace, Bytes(32 << 20));
-  EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, LossMemory::kCopied);
+  EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, CrossEntropy::kMegatronFused);
   row = with("software.extra.flags.cross-entropy-loss-fusion", "true");
   row["software"]["extra"]["flags"]["cross-entropy-fusion-impl"] = "te";
-  EXPECT_EQ(plan(row).loss, LossMemory::kInPlace);
+  EXPECT_EQ(plan(row).loss, CrossEntropy::kTransformerEngine);
 }
 
 TEST(RunQuestion, ReadsTheWordsForRecomputation) {
@@ -257,12 +260,19 @@ TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
   EXPECT_THAT(ask(with("model.layers", "33")).assumed, Contains("stages (even)"));
 }
 
-// Embedding and loss count as a layer each (Megatron-LM's flags): (30 + 2) / 2 = 16 a stage.
+// Embedding and loss count as a layer each (Megatron-LM's flags): (30 + 2) / 2 = 16 a stage; with
+// two virtual stages (30 + 2) / 4 = 8 a chunk.
 TEST(RunQuestion, GivesTheEndsOfThePipelineWhatTheyAreStatedToHave) {
   Json row = with("model.layers", "30");
   row["software"]["extra"]["flags"] = {{"account-for-embedding-in-pipeline-split", true},
                                        {"account-for-loss-in-pipeline-split", true}};
   EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(15, 15));
+  row["parallel"]["virtual_pp"] = 2;
+  row["parallel"]["schedule"] = "interleaved-1f1b";
+  EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(7, 8, 8, 7));
+  row["model"]["layers"] = 28;
+  EXPECT_THAT(refusal(row), HasSubstr("uneven"));
+  row = with("model.layers", "30");
   row["software"]["extra"]["flags"] = {{"decoder-first-pipeline-num-layers", 12}};
   EXPECT_THAT(refusal(row), HasSubstr("uneven"));
   row["software"]["extra"]["flags"]["decoder-last-pipeline-num-layers"] = 18;
