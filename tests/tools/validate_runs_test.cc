@@ -143,6 +143,27 @@ TEST(ValidateRun, ComparesALayersWorkWithLaunches) {
   EXPECT_EQ(validated(row_with({{"parallel.micro_batch", "1"}})).variant, "launch-bound");
 }
 
+// A median of 1.2 times the fastest step is noise, 1.3 times is a host that was disturbed. Such a
+// run counts for memory, in a table of its own, but for no error of the step.
+TEST(ValidateRun, SetsARunApartWhoseOwnStepsDiffer) {
+  const auto run = [](double fastest, const char* micro) {
+    Json row = row_with({{"measured.peak_memory_gib", "2"}, {"parallel.micro_batch", micro}});
+    const double median = row["measured"]["step_time_s"];
+    row["measured"]["extra"]["step_time_min_s"] = median / fastest;
+    return row;
+  };
+  EXPECT_EQ(validated(run(1.2, "4")).variant, "");
+  EXPECT_EQ(validated(run(1.3, "4")).variant, "unsteady");
+  EXPECT_EQ(validated(run(1.3, "1")).variant, "unsteady");
+  const std::vector<ValidationRow> rows = {validated(run(1.2, "4")), validated(run(1.3, "4"))};
+  const Json json = validation_json(rows);
+  EXPECT_EQ(json.at("overall").at("count"), 1);
+  EXPECT_EQ(json.at("unsteady").at(0).at("count"), 1);
+  EXPECT_TRUE(json.at("launch_bound").empty());
+  EXPECT_EQ(json.at("summary").size(), 2u);
+  EXPECT_THAT(validation_table(rows), HasSubstr("unsteady runs"));
+}
+
 TEST(ValidateRun, NamesPlansByTheirAxes) {
   Plan plan;
   EXPECT_EQ(plan_word(plan), "one device");
