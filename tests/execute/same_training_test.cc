@@ -130,6 +130,9 @@ void add_pipelines(Cases& cases) {
   cases.add("1f1b3_given_stages", llama, 4, [](Plan& p) {
     pipeline(p, 3, k1f1b), p.layout = StageLayout::kGiven, p.stages = {1, 1, 2};
   });
+  cases.add("1f1b2_buffers_of_head_and_scores", gpt, 2, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.deferred_head = 2, p.score_buffer = true, p.fused_attention = false;
+  });
   cases.add("interleaved2", gpt, 4, [](Plan& p) { pipeline(p, 2, kInterleaved, 2); });
   cases.add("interleaved4_qk_norm", qwen, 8, [](Plan& p) { pipeline(p, 4, kInterleaved, 2); });
 }
