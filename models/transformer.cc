@@ -282,11 +282,11 @@ ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
 
 ValueId Writer::attention_core(ValueId qk, ValueId qkv) {
   if (!plan_.fused_attention) return unfused_core(qk, qkv);
-  const std::int64_t s = plan_.sequence_length;
+  const std::int64_t s = plan_.attended();
   const std::int64_t heads = model_.heads / plan_.tensor;
   ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
-  ValueId lse = block_.activation("attention.lse", {plan_.micro_batch, heads, s}, Dtype::kFp32);
-  Attention op{Pass::kForward, plan_.micro_batch, heads, model_.kv_heads / plan_.tensor,
+  ValueId lse = block_.activation("attention.lse", {plan_.documents(), heads, s}, Dtype::kFp32);
+  Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   block_.add("attention", op, {qk, qkv}, {out, lse}, kModuleAttentionCore | kModuleAttention);
   return out;
