@@ -76,7 +76,7 @@ Json fusion_question(const Json& row);
 // keep. `engine`: layers are Transformer Engine's, in Megatron-LM's buffers.
 Json buffers_question(const Json& row, bool engine, const Device& device);
 Json allocator_question(const Json& row);
-std::string loss_question(const Json& row);
+Json loss_question(const Json& row);
 
 // The "attention_kernel" that the row states, of those that the device's kernels describe; "" for
 // the device's usual one.
