@@ -223,7 +223,7 @@ ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::i
   ValueId read = weight_read(name, w, modules);
   ValueId y = act(base + ".out", {tokens_, out});
   Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.product(), plan_.compute, false, bias};
-  op.block_scales = plan_.eight_bit.scaling == Scaling::kBlock;
+  op.block_scales = plan_.eight_bit.blocks();
   block_.add(name, op, {entered, read, b}, {y}, modules);
   return y;
 }
