@@ -86,6 +86,9 @@ std::string plan_text(const WhatIf& what_if) {
   words.push_back(fmt::format("global batch {} = micro {} x {} x data {}", plan.global_batch,
                               plan.micro_batch, plan.micro_batches(), plan.data));
   words.push_back(fmt::format("sequence {}", plan.sequence_length));
+  if (plan.attended() < plan.sequence_length) {
+    words.push_back(fmt::format("of documents of {}", plan.attended()));
+  }
   const Json& recompute = config.at("recompute");
   words.push_back("recompute " + (recompute.is_string() ? recompute.get<std::string>()
                                                         : recompute.dump()));

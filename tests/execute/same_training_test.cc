@@ -137,10 +137,20 @@ void add_pipelines(Cases& cases) {
   cases.add("interleaved4_qk_norm", qwen, 8, [](Plan& p) { pipeline(p, 4, kInterleaved, 2); });
 }
 
+void add_documents(Cases& cases) {
+  cases.add("documents_tensor2", llama, 2, [](Plan& p) {
+    p.tensor = 2, p.sequence_parallel = true, p.document_length = 4, p.micro_batch = 2;
+    p.recompute = Recompute::kFull;
+  });
+}
+
 void add_recompute(Cases& cases) {
   cases.add("recompute_full", gpt, 3, [](Plan& p) { p.recompute = Recompute::kFull; });
   cases.add("recompute_every2", llama, 4, [](Plan& p) {
     p.recompute = Recompute::kFull, p.recompute_every = 2, p.micro_batch = 2;
+  });
+  cases.add("recompute_first_layers", gpt, 3, [](Plan& p) {
+    p.recompute = Recompute::kFull, p.recompute_layers = 2, p.zero = 3, p.data = 2;
   });
   cases.add("recompute_selective_unfused", gpt, 2, [](Plan& p) {
     p.recompute = Recompute::kSelective, p.fused_attention = false;
@@ -193,6 +203,7 @@ std::vector<Case> all_cases() {
   add_data_parallel(cases);
   add_tensor_parallel(cases);
   add_pipelines(cases);
+  add_documents(cases);
   add_recompute(cases);
   add_combined(cases);
   return cases.all();
@@ -205,11 +216,13 @@ class SameTraining : public testing::TestWithParam<Case> {
     static std::map<std::string, std::vector<double>> known;
     const Model model = one.model(one.layers);
     const std::string key = model.name + (model.qk_norm ? "qk" : "") + std::to_string(one.layers) +
-                            (one.plan.clip_gradients ? "" : "free");
+                            (one.plan.clip_gradients ? "" : "free") +
+                            std::to_string(one.plan.document_length);
     auto& losses = known[key];
     if (losses.empty()) {
       Plan plan = executable_plan(kSequence, kGlobal);
       plan.clip_gradients = one.plan.clip_gradients;
+      plan.document_length = one.plan.document_length;
       losses = train(lowered(model, plan), train_options(kSteps))[0].losses;
     }
     return losses;

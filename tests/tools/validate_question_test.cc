@@ -223,6 +223,32 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   EXPECT_EQ(plan(row).loss, CrossEntropy::kTransformerEngine);
 }
 
+TEST(RunQuestion, PacksSequencesOfDocuments) {
+  EXPECT_EQ(read(ask(with("model.extra.document_length", "256"))).plan.documents(), 8192 / 256);
+  EXPECT_FALSE(ask(whole_row()).what_if.at("batch").contains("document_length"));
+  EXPECT_TRUE(read(ask(with("model.extra.dropout", "true"))).plan.dropout);
+}
+
+// NeMo by the month of its release, and Megatron-Bridge, whose name is the longer one.
+TEST(RunQuestion, TakesARecipesFrameworkByItsRelease) {
+  Json row = whole_row();
+  row["software"]["precision"] = "fp8";
+  row["software"]["attention_impl"] = nullptr;
+  row["software"]["framework"] = "NeMo/Megatron-Core";
+  row["software"]["extra"]["release"] = "24.05";
+  const WhatIf launcher = read(ask(row));
+  EXPECT_EQ(launcher.resolved.at("framework"), "nemo-launcher");
+  EXPECT_EQ(launcher.resolved.at("attention_kernel"), "flash2");
+  EXPECT_FALSE(launcher.plan.eight_bit.weights);
+  row["software"]["extra"]["release"] = "24.09";
+  const WhatIf recipe = read(ask(row));
+  EXPECT_EQ(recipe.resolved.at("framework"), "nemo");
+  EXPECT_TRUE(recipe.plan.eight_bit.weights);
+  EXPECT_EQ(recipe.plan.gradients, Dtype::kBf16);
+  row["software"]["framework"] = "Megatron-Bridge NeMo 25.11 container";
+  EXPECT_EQ(read(ask(row)).plan.loss, LossMemory::kInPlace);
+}
+
 TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   const auto recompute = [](const std::string& text) {
     return ask(with("recompute", "\"" + text + "\"")).what_if.at("recompute");
@@ -235,7 +261,12 @@ TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   EXPECT_EQ(recompute("per-op:layernorm,mlp"), Json({{"modules", {"norm", "mlp"}}}));
   EXPECT_EQ(recompute("selective:[layernorm norm]"), Json({{"modules", {"norm"}}}));
   EXPECT_THAT(refusal(with("recompute", "\"per-op:moe_act\"")), HasSubstr("module moe_act"));
-  EXPECT_THAT(refusal(with("recompute", "\"full:block:2\"")), HasSubstr("full:block:2"));
+  EXPECT_EQ(recompute("full:block:2"), Json({{"layers", 2}}));
+  EXPECT_EQ(recompute("per-op:up,projection"), Json({{"modules", {"up", "projection"}}}));
+  Json recipe = with("software.extra.recipe.recompute_num_layers", "5");
+  recipe["recompute"] = "full";
+  EXPECT_EQ(ask(recipe).what_if.at("recompute"), Json({{"layers", 5}}));
+  EXPECT_THAT(refusal(with("recompute", "\"full:block:x\"")), HasSubstr("full:block:x"));
   EXPECT_THAT(refusal(with("recompute", "\"sometimes\"")), HasSubstr("sometimes"));
   EXPECT_THAT(refusal(with("recompute", "7")), HasSubstr("must be text"));
 }
