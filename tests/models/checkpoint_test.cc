@@ -11,11 +11,11 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kTokens = 4096, kWidth = 64;
-constexpr std::int64_t kUnit = kTokens * kWidth * 2;  // bytes of one layer's input
+constexpr std::int64_t kChainTokens = 4096, kWidth = 64;
+constexpr std::int64_t kUnit = kChainTokens * kWidth * 2;  // bytes of one layer's input
 
 Plan every(std::int64_t k) {
-  Plan plan = small_plan(kTokens, 1, 1);
+  Plan plan = small_plan(kChainTokens, 1, 1);
   plan.recompute = Recompute::kFull;
   plan.recompute_every = k;
   return plan;
@@ -24,7 +24,7 @@ Plan every(std::int64_t k) {
 // Activations at the peak, in layer inputs.
 double peak_inputs(std::int64_t layers, std::int64_t k) {
   const Plan plan = every(k);
-  const Job job = lower(chain_network(layers, kTokens, kWidth, plan), plan);
+  const Job job = lower(chain_network(layers, kChainTokens, kWidth, plan), plan);
   EXPECT_EQ(verify(job), "");
   const StageMemory memory = account(job).stages[0];
   return static_cast<double>(
@@ -57,7 +57,7 @@ TEST(Checkpoints, MakeThePeakGrowLikeTheSquareRootOfTheDepth) {
 TEST(Checkpoints, CostOneMoreForward) {
   for (std::int64_t k : {1, 2, 3, 5, 12}) {
     const Plan plan = every(k);
-    const Job job = lower(chain_network(12, kTokens, kWidth, plan), plan);
+    const Job job = lower(chain_network(12, kChainTokens, kWidth, plan), plan);
     std::int64_t again = 0;
     for (const Call& call : job.programs[0].schedule) {
       for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
