@@ -8,6 +8,7 @@
 
 #include "models/choices.h"
 #include "models/plan.h"
+#include "models/words.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -45,14 +46,6 @@ const std::vector<std::pair<std::string, CrossEntropy>> kLosses = {
     {"megatron_fused", CrossEntropy::kMegatronFused},
     {"transformer_engine", CrossEntropy::kTransformerEngine}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
-
-template <class Value>
-std::string word_of(Value value, const std::vector<std::pair<std::string, Value>>& words) {
-  for (const auto& [name, word] : words) {
-    if (word == value) return name;
-  }
-  STEPCAST_CHECK(false, "every value has a word");
-}
 
 // The strings of an array, each one of `words`.
 std::vector<std::string> word_list(const Object& object, std::string_view key,

@@ -31,7 +31,6 @@ namespace stepcast {
 namespace {
 
 constexpr std::int64_t kRecorded = 20;  // steps, the last ones, that are composed again
-constexpr int kTrouble = 2;
 
 // The last step, as its slowest rank saw it; every other rank waited for that one.
 Timeline timeline_of(std::vector<RankRun>& runs, bool trace) {

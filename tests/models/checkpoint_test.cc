@@ -12,11 +12,11 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kTokens = 4096, kWidth = 64;
-constexpr std::int64_t kUnit = kTokens * kWidth * 2;  // bytes of one layer's input
+constexpr std::int64_t kChainTokens = 4096, kWidth = 64;
+constexpr std::int64_t kUnit = kChainTokens * kWidth * 2;  // bytes of one layer's input
 
 Plan every(std::int64_t k) {
-  Plan plan = small_plan(kTokens, 1, 1);
+  Plan plan = small_plan(kChainTokens, 1, 1);
   plan.recompute = Recompute::kFull;
   plan.recompute_every = k;
   return plan;
@@ -25,7 +25,7 @@ Plan every(std::int64_t k) {
 // Activations at the peak, in layer inputs.
 double peak_inputs(std::int64_t layers, std::int64_t k) {
   const Plan plan = every(k);
-  const Job job = lower(chain_network(layers, kTokens, kWidth, plan), plan);
+  const Job job = lower(chain_network(layers, kChainTokens, kWidth, plan), plan);
   EXPECT_EQ(verify(job), "");
   const StageMemory memory = account(job).stages[0];
   return static_cast<double>(
@@ -56,7 +56,7 @@ TEST(Checkpoints, MakeThePeakGrowLikeTheSquareRootOfTheDepth) {
 
 // Layers of a chain of 12 that run forward again.
 std::int64_t layers_again(const Plan& plan) {
-  const Job job = lower(chain_network(12, kTokens, kWidth, plan), plan);
+  const Job job = lower(chain_network(12, kChainTokens, kWidth, plan), plan);
   EXPECT_EQ(verify(job), "");
   std::int64_t again = 0;
   for (const Call& call : job.programs[0].schedule) {
@@ -76,7 +76,7 @@ TEST(Checkpoints, CostOneMoreForward) {
 // Megatron-LM's --recompute-method block: n layers of a chunk keep their input only, the others
 // all that backward needs. Each runs its own forward again and frees what it does not keep.
 TEST(Checkpoints, OfTheFirstLayersCostTheirForwardAndFreeTheirActivations) {
-  const Model model = gpt_model(12, 32, 4, 96, kTokens);
+  const Model model = gpt_model(12, 32, 4, 96, kChainTokens);
   const auto peak = [&](const Plan& plan) {
     const StageMemory memory = account(lower(transformer(model, plan), plan)).stages[0];
     return memory.at_peak[static_cast<std::size_t>(Category::kActivations)].count;
@@ -93,7 +93,7 @@ TEST(Checkpoints, OfTheFirstLayersCostTheirForwardAndFreeTheirActivations) {
     before = peak(plan);
   }
   EXPECT_EQ(before, all);
-  EXPECT_LT(all, peak(small_plan(kTokens, 1, 1)));
+  EXPECT_LT(all, peak(small_plan(kChainTokens, 1, 1)));
 }
 
 }  // namespace
