@@ -415,6 +415,8 @@ TEST(ReadLink, ReadsCardsAndRatesInTheirSpellings) {
   EXPECT_EQ(link("8x NDR400"), std::pair(8, 400.0));
   EXPECT_EQ(link("8x HDR 200 Gb/s InfiniBand per node (Selene)"), std::pair(8, 200.0));
   EXPECT_EQ(link("DGX SuperPOD HDR InfiniBand 8x200Gb/s"), std::pair(8, 200.0));
+  EXPECT_EQ(link("800 Gb/s per node (paper: 4x HDR InfiniBand)"), std::pair(4, 200.0));
+  EXPECT_EQ(link("8x NDR"), std::pair(8, 400.0));
   EXPECT_EQ(link("RoCE 1600 Gb/s per node (stated)"), std::pair(8, 200.0));
   EXPECT_EQ(link("InfiniBand NDR 400 Gb/s per GPU"), std::pair(4, 400.0));
   EXPECT_EQ(link("InfiniBand NDR"), std::pair(0, 0.0));
