@@ -26,7 +26,8 @@ enum class StageLayout : std::uint8_t {
 };
 enum class Recompute : std::uint8_t {
   kNone,
-  kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers'
+  kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers';
+               // of all layers, or of the first of each chunk (layers)
   kSelective,  // run the attention core again: scores, softmax, dropout, their product with v
   kModules,    // run the named modules of each layer again
 };
@@ -71,6 +72,8 @@ enum class CrossEntropy : std::uint8_t {
 struct Plan {
   // batch, in sequences
   std::int64_t sequence_length = 0;
+  std::int64_t document_length = 0;    // sequences are packed of documents of this many tokens, and
+                                       // attention stays within one; 0: a sequence is one document
   std::int64_t micro_batch = 1;        // sequences a rank works on at once
   std::int64_t global_batch = 0;       // sequences a step; micro_batch * data * micro_batches()
 
@@ -103,6 +106,7 @@ struct Plan {
   // recompute
   Recompute recompute = Recompute::kNone;
   std::int64_t recompute_every = 1;
+  std::int64_t recompute_layers = 0;   // of kFull: the first layers of each chunk only; 0: all
   std::vector<std::string> recompute_modules;  // of kRecomputeModules
 
   // precision
@@ -144,6 +148,9 @@ struct Plan {
   std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
   // One shard is no sharding, whatever the stage is called.
   int effective_zero() const { return shards() > 1 ? zero : 0; }
+  // What one token attends to at most, and how many such stretches a micro-batch has.
+  std::int64_t attended() const { return document_length > 0 ? document_length : sequence_length; }
+  std::int64_t documents() const { return micro_batch * (sequence_length / attended()); }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
   // Of what most matrix products read.
   Dtype product() const { return eight_bit.on() ? Dtype::kFp8 : compute; }

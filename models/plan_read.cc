@@ -8,6 +8,7 @@
 
 #include "models/choices.h"
 #include "models/plan.h"
+#include "models/words.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -45,14 +46,6 @@ const std::vector<std::pair<std::string, CrossEntropy>> kLosses = {
     {"megatron_fused", CrossEntropy::kMegatronFused},
     {"transformer_engine", CrossEntropy::kTransformerEngine}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
-
-template <class Value>
-std::string word_of(Value value, const std::vector<std::pair<std::string, Value>>& words) {
-  for (const auto& [name, word] : words) {
-    if (word == value) return name;
-  }
-  STEPCAST_CHECK(false, "every value has a word");
-}
 
 // The strings of an array, each one of `words`.
 std::vector<std::string> word_list(const Object& object, std::string_view key,
@@ -171,6 +164,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
 
 void read_batch(const Object& object, Plan& plan) {
   plan.sequence_length = object.integer("sequence_length", kSequence);
+  plan.document_length = object.integer("document_length", 0, {0, kSequence.most});
   plan.micro_batch = object.integer("micro", 1, kMicroBatch);
   plan.global_batch = object.integer("global", plan.micro_batch * plan.data, kGlobalBatch);
   object.done();
@@ -192,14 +186,19 @@ void read_recompute(const Object& what_if, Plan& plan) {
     return;
   }
   const Object object = what_if.object("recompute");
-  for (const char* key : {"every", "modules"}) object.touch(key);
+  for (const char* key : {"every", "layers", "modules"}) object.touch(key);
   object.done();
-  if (object.has("every") == object.has("modules")) {
-    what_if.fail("recompute", "needs either \"every\" (layers a group) or \"modules\" (a list)");
+  if (object.has("every") + object.has("layers") + object.has("modules") != 1) {
+    what_if.fail("recompute",
+                 "needs either \"every\" (layers a group), \"layers\" (the first of each chunk) or "
+                 "\"modules\" (a list)");
   }
-  if (object.has("every")) {
+  if (!object.has("modules")) {
     plan.recompute = Recompute::kFull;
-    plan.recompute_every = object.integer("every", {1, kLayerCount.most});
+    if (object.has("every")) plan.recompute_every = object.integer("every", {1, kLayerCount.most});
+    if (object.has("layers")) {
+      plan.recompute_layers = object.integer("layers", {1, kLayerCount.most});
+    }
     return;
   }
   plan.recompute = Recompute::kModules;
@@ -293,6 +292,9 @@ Json write_recompute(const Plan& plan) {
   if (plan.recompute == Recompute::kFull && plan.recompute_every > 1) {
     return Json{{"every", plan.recompute_every}};
   }
+  if (plan.recompute == Recompute::kFull && plan.recompute_layers > 0) {
+    return Json{{"layers", plan.recompute_layers}};
+  }
   return word_of(plan.recompute, kRecomputes);
 }
 
@@ -328,6 +330,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
 Json write_plan(const Plan& plan) {
   Json json;
   json["batch"] = {{"sequence_length", plan.sequence_length},
+                   {"document_length", plan.document_length},
                    {"micro", plan.micro_batch},
                    {"global", plan.global_batch}};
   json["parallel"] = write_parallel(plan);

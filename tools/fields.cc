@@ -198,6 +198,10 @@ std::vector<Field> batch_and_parallel_fields() {
       field(Form::kObject, "batch", "", "How much a step works on, in sequences."),
       count("batch.sequence_length", "", {1, 1 << 24}, "Tokens of one sequence.",
             "Attention costs its square; activations grow with it."),
+      count("batch.document_length", "0", {0, 1 << 24},
+            "Sequences are packed of documents of this many tokens (fine-tuning, document masks); "
+            "attention stays within one. 0: a sequence is one document.",
+            "Attention costs its square, for each document."),
       count("batch.micro", "1", {1, 1 << 20}, "Sequences that a rank works on at once.",
             "More fill the kernels better and keep more activations alive."),
       count("batch.global", "micro x data: one micro-batch", {1, INT32_MAX},
@@ -270,6 +274,9 @@ std::vector<Field> memory_fields() {
            "Fewer activations for up to a third more compute.", Form::kWordOrObject),
       input_only(count("recompute.every", "not given", {1, 10'000},
                        "Keep the input of each group of this many layers, run the group again.")),
+      input_only(count("recompute.layers", "not given", {1, 10'000},
+                       "Full recomputation of the first layers of each chunk only (Megatron-LM: "
+                       "--recompute-method block).")),
       input_only(word("recompute.modules", "not given",
                       "attention_core norm activation mlp attention projection up",
                       "Run these parts of each layer again.", "", Form::kWords)),

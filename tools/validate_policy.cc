@@ -52,7 +52,8 @@ std::string scaling_word(const Json& row, std::vector<std::string>& assumed) {
 Json recompute_modules(std::string_view list) {
   constexpr std::pair<std::string_view, std::string_view> kModules[] = {
       {"core_attn", "attention_core"}, {"layernorm", "norm"}, {"mlp", "mlp"},
-      {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"}};
+      {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"},
+      {"up", "up"},                    {"projection", "projection"}};
   Json modules = Json::array();
   for (std::size_t at = 0; at < list.size();) {
     at = std::min(list.find_first_not_of(" ,[]()", at), list.size());
@@ -107,7 +108,16 @@ Json recompute_question(const Json& row) {
     return {};
   }
   if (text.starts_with("none")) return "none";
-  if (text == "full") return "full";
+  if (text == "full") {
+    // Megatron-Bridge, scripts/performance/utils: set_recompute_overrides takes the method "block".
+    const Json& extra = section_of(section_of(row, "software"), "extra");
+    const auto layers = count_of(section_of(extra, "recipe"), "recompute_num_layers");
+    return layers ? Json{{"layers", *layers}} : Json("full");
+  }
+  if (text.starts_with("full:block:")) {
+    const Json holder = {{"n", text.substr(11)}};
+    if (const auto layers = count_of(holder, "n")) return {{"layers", *layers}};
+  }
   if (text == "full:uniform:1") return "full";
   if (text.starts_with("full:uniform:")) {
     const Json holder = {{"n", text.substr(13)}};
@@ -151,7 +161,8 @@ Json loss_question(const Json& row) {
   const Json& extra = section_of(section_of(row, "software"), "extra");
   const Json& flags = flags_of(row);
   if (has(lower(text_of(extra, "cross_entropy_fusion")), "te ")) return "transformer_engine";
-  if (switch_of(flags, "cross-entropy-loss-fusion") != true) return {};
+  if (flags.empty()) return {};
+  if (switch_of(flags, "cross-entropy-loss-fusion") != true) return "megatron";
   const bool engine = text_of(flags, "cross-entropy-fusion-impl") == "te";
   return engine ? "transformer_engine" : "megatron_fused";
 }

@@ -273,7 +273,12 @@ Json batch_question(const Json& row, std::int64_t data, Assumed& assumed) {
       true) {
     assumed.emplace_back("micro_batch (by the row)");
   }
-  return {{"sequence_length", *sequence}, {"micro", *micro}, {"global", *global}};
+  Json batch = {{"sequence_length", *sequence}, {"micro", *micro}, {"global", *global}};
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  if (const auto document = count_of(extra, "document_length")) {
+    batch["document_length"] = *document;
+  }
+  return batch;
 }
 
 // --------------------------------------------------------------------------------------- cluster
@@ -412,6 +417,8 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
     const Json buffers = buffers_question(row, engine != nullptr && *engine == true, device);
     if (!buffers.empty()) what_if["buffers"] = buffers;
   }
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  if (const auto dropout = switch_of(extra, "dropout")) what_if["dropout"] = *dropout;
   note_filled_in(framework, what_if, assumed);
   what_if = without_nulls(what_if);
   const bool micro_stated = stated_count(row, "parallel", "micro_batch") ||

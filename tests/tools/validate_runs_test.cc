@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "sim/base/error.h"
+#include "tests/support/shipped.h"
 #include "tools/forecast.h"
 #include "tools/validate_report.h"
 
@@ -23,11 +24,6 @@ constexpr std::string_view kRow = R"({"id": "r", "group": "g", "source": {"repo"
   "parallel": {"tp": 2, "sequence_parallel": true, "pp": 2, "dp": 2, "zero_stage": 0,
     "micro_batch": 4, "global_batch": 32},
   "recompute": "none", "measured": {"step_time_s": 0.5}})";
-
-const Shipped& shipped() {
-  static const Shipped all = read_shipped();
-  return all;
-}
 
 Json row_with(const std::vector<std::pair<std::string, std::string>>& sets = {}) {
   Document document = parse_json(kRow, "row");
