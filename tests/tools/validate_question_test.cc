@@ -242,7 +242,7 @@ TEST(RunQuestion, TakesARecipesFrameworkByItsRelease) {
   EXPECT_TRUE(recipe.plan.eight_bit.weights);
   EXPECT_EQ(recipe.plan.gradients, Dtype::kBf16);
   row["software"]["framework"] = "Megatron-Bridge NeMo 25.11 container";
-  EXPECT_EQ(read(ask(row)).plan.loss, LossMemory::kInPlace);
+  EXPECT_EQ(read(ask(row)).plan.loss, CrossEntropy::kTransformerEngine);
 }
 
 TEST(RunQuestion, ReadsTheWordsForRecomputation) {
