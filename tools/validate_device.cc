@@ -43,7 +43,6 @@ constexpr Alias kAliases[] = {
     {{"gaudi", "3"}, "gaudi-3"},
 };
 
-constexpr std::size_t kTextMost = 300;  // std::regex recurses by the length of what it reads
 constexpr int kCardsMost = 1024;
 constexpr int kGigabitsMost = 100'000;
 

@@ -6,12 +6,15 @@
 // which would block the host where ranks come to it in different orders.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <span>
 #include <vector>
 
 #include "execute/bound_job.h"
 #include "execute/cuda/communicators.h"
 #include "execute/cuda/cuda_device.h"
+#include "execute/cuda/device/event.h"
 #include "execute/cuda/device/library.h"
 #include "execute/transport.h"
 
@@ -19,8 +22,10 @@ namespace stepcast::cuda {
 
 class Groups {
  public:
-  // Appends what each communicator took of the device's memory.
-  Groups(const Job& job, int rank, Transport& control, std::vector<MemoryItem>& memory);
+  // Appends what each communicator took of the device's memory. `stop`: another rank of this
+  // process failed; whoever waits gives up.
+  Groups(const Job& job, int rank, Transport& control, const std::atomic<bool>& stop,
+         std::vector<MemoryItem>& memory);
   ~Groups();
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
@@ -32,12 +37,16 @@ class Groups {
   void send(int direction, const Stretch& message, cudaStream_t on);
   void receive(int direction, const Stretch& message, cudaStream_t on);
 
-  // Throws Error where a communicator failed since; the caller then aborts.
-  void check_failures() const;
+  // The host's only wait: for the event, for a communicator that fails, for another rank that
+  // did. Throws Error for the latter two; the caller then aborts.
+  void wait_for(const Event& event, const char* what,
+                std::chrono::microseconds nap = std::chrono::microseconds(20)) const;
   void abort() noexcept;
 
  private:
-  void split(Transport& control, std::vector<MemoryItem>& memory);
+  void check_failures() const;
+  void split(Transport& control, std::vector<MemoryItem>& memory, cudaStream_t stream,
+             void* numbers);
   void warm_up(const Split& split, ncclComm_t communicator, cudaStream_t stream, void* memory);
   void all_reduce(ncclComm_t communicator, ncclRedOp_t op, std::span<const Stretch> stretches,
                   cudaStream_t on);
@@ -45,6 +54,7 @@ class Groups {
   const Job& job_;
   const int rank_;
   const int stage_;
+  const std::atomic<bool>& stop_;
   std::vector<Split> splits_;
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> communicators_;  // by split; null where this rank takes no part
@@ -52,8 +62,5 @@ class Groups {
 
 // The stretches as one, where they lie end to end without padding; else one without data.
 Stretch end_to_end(std::span<const Stretch> stretches);
-
-// Bytes that the device has left, by cudaMemGetInfo.
-Bytes free_bytes();
 
 }  // namespace stepcast::cuda
