@@ -297,6 +297,8 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
   plan.loss = what_if.word("loss", plan.loss, kLosses);
   plan.dropout = what_if.boolean("dropout", model.dropout);
+  plan.dropout_rate =
+      what_if.number("dropout_rate", model.dropout_rate, kDropoutLeast, kDropoutMost);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
   const Object allocator = what_if.object("allocator");
   plan.expandable_segments = allocator.boolean("expandable_segments", plan.expandable_segments);
@@ -336,6 +338,7 @@ Json write_plan(const Plan& plan) {
   json["attention"] = word_of(plan.fused_attention, kAttentions);
   json["loss"] = word_of(plan.loss, kLosses);
   json["dropout"] = plan.dropout;
+  json["dropout_rate"] = plan.dropout_rate;
   json["clip_gradients"] = plan.clip_gradients;
   json["allocator"] = {
       {"expandable_segments", plan.expandable_segments},

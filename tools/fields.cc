@@ -95,6 +95,8 @@ std::vector<Field> model_fields() {
             "With a pipeline, first and last stage each hold it and reduce its gradient."),
       field(Form::kSwitch, "model.dropout", "false",
             "The model is trained with dropout (style gpt: true)."),
+      field(Form::kNumber, "model.dropout_rate", "0.1",
+            "Of that dropout: the probability that an element is dropped."),
       input_only(field(Form::kText, "model.source", "none", "Where the numbers come from.")),
       input_only(field(Form::kText, "model.description", "none", "Words for people."))};
 }
@@ -317,6 +319,9 @@ std::vector<Field> memory_fields() {
            "4 bytes a token and word of the vocabulary, 8, or none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
+      field(Form::kNumber, "dropout_rate", "the model's",
+            "The probability that dropout drops an element.",
+            "What is trained; no time and no memory."),
       field(Form::kSwitch, "clip_gradients", "true",
             "Clip by the global norm: all ranks reduce it before the update."),
       field(Form::kObject, "fusion", "{}",
@@ -354,7 +359,8 @@ std::vector<Field> memory_fields() {
             "One layer's matrices in the compute type, more memory."),
       field(Form::kSwitch, "buffers.gather_buffer", "false",
             "The head's gathered input lies in a buffer that stays (Megatron-LM with sequence "
-            "parallelism).", "Tokens x hidden x 2 bytes on the last stage."),
+            "parallelism).",
+            "Tokens x hidden x 2 bytes on the last stage."),
       field(Form::kBytes, "buffers.kernel_workspace", "\"0 MB\"",
             "A workspace that a kernel library keeps besides: Transformer Engine has \"32 MiB\" "
             "from Hopper on, \"4 MiB\" before.")};
