@@ -32,7 +32,7 @@ struct Subject {
 };
 
 Subject prepare(const CalibrateArguments& arguments, const std::string& config) {
-  const WhatIf what_if = executable_what_if_on_gpus(config, arguments.sets, true);
+  const WhatIf what_if = read_what_if(config, arguments.sets);
   const Plan plan = ring_plan(what_if.plan);
   Subject subject{config, what_if.cluster.device.name,
                   lower_ring(transformer(what_if.model, plan), what_if.plan, kRounds)};

@@ -215,7 +215,7 @@ std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak)
   auto prepared = std::make_unique<Prepared>();
   prepared->gpus.used = choose_gpus(arguments);
   prepared->what_if = prepared->gpus.used
-                          ? executable_what_if_on_gpus(arguments.config, arguments.sets, speak)
+                          ? read_what_if(arguments.config, arguments.sets)
                           : executable_what_if(arguments.config, arguments.sets, speak);
   prepared->job = executable_job(prepared->what_if, arguments.config);
   const Job& job = prepared->job;

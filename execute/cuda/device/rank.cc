@@ -85,7 +85,6 @@ Launch DeviceRank::launch() const {
   Launch at;
   at.stream = stream(Stream::kCompute);
   at.scratch = scratch_;
-  at.seed = options_.seed;
   return at;
 }
 
@@ -216,7 +215,9 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
   writes_.clear();
   for (const TensorId id : reads) reads_.push_back({slot(id, call_), &tensor(id)});
   for (const TensorId id : writes) writes_.push_back({slot(id, call_), &tensor(id)});
-  const Work work{op, reads_, writes_, place_};
+  auto* state = reinterpret_cast<StepState*>(state_.get());
+  const Work work{op, reads_, writes_, place_,
+                  dropout(op, reads, writes, options_.seed, &state->step)};
   match(
       op, [&](const Gemm& gemm) { product(gemm, work); }, [](const Update&) {},
       [&](const auto& other) { stepcast::cuda::launch(other, work, launch()); });
@@ -224,7 +225,6 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
   const bool counts = loss != nullptr && loss->part == LossPart::kFinish &&
                       compute.phase == Phase::kForward && place_.tensor_rank == 0;
   if (!counts) return;
-  auto* state = reinterpret_cast<StepState*>(state_.get());
   launch_add_up(reinterpret_cast<const float*>(slot(writes[0], call_)),
                 tensor(writes[0]).shape.elements(), &state->loss, launch());
 }

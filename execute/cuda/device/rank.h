@@ -35,6 +35,7 @@ DeviceMemory pinned_memory(std::size_t bytes);
 // What the host tells the device before a step, and what the device tells after it.
 struct StepState {
   StepScalars scalars;
+  std::uint32_t step = 0;  // as dropout counts it
   double loss = 0;
 };
 

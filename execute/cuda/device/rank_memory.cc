@@ -120,6 +120,7 @@ void DeviceRank::write_initial_values() {
 void DeviceRank::load_step() {
   auto* state = new (staging_.get()) StepState;
   const auto n = static_cast<double>(step_ + 1);
+  state->step = static_cast<std::uint32_t>(step_);
   const AdamW& adam = options_.optimizer;
   state->scalars.correction1 = static_cast<float>(1 / (1 - std::pow(adam.beta1, n)));
   state->scalars.correction2 = static_cast<float>(1 / (1 - std::pow(adam.beta2, n)));
