@@ -1,7 +1,11 @@
 // A thin layer over NCCL; linear in the pieces of what is carried.
 #include "execute/cuda/device/groups.h"
 
+#include <chrono>
 #include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
 
 #include "sim/base/error.h"
 
@@ -71,12 +75,15 @@ Bytes free_bytes() {
   return Bytes(static_cast<std::int64_t>(free));
 }
 
-Groups::Groups(const Job& job, int rank, Transport& control, std::vector<MemoryItem>& memory)
+Groups::Groups(const Job& job, int rank, Transport& control, const std::atomic<bool>& stop,
+               std::vector<MemoryItem>& memory)
     : job_(job),
       rank_(rank),
       stage_(job.mesh.stage(rank)),
+      stop_(stop),
       splits_(plan_communicators(job, rank)),
-      communicators_(splits_.size(), nullptr) {
+      communicators_(splits_.size(), nullptr),
+      registered_(splits_.size(), nullptr) {
   if (splits_.empty()) return;
   ncclUniqueId id;
   std::memset(&id, 0, sizeof id);
@@ -93,7 +100,12 @@ Groups::Groups(const Job& job, int rank, Transport& control, std::vector<MemoryI
   const Bytes before = free_bytes();
   check(nccl().ncclCommInitRank(&world_, job.mesh.ranks(), id, rank), "ncclCommInitRank");
   memory.push_back({"communicator of all ranks", before - free_bytes()});
-  split(control, memory);
+  try {
+    split(control, memory);
+  } catch (...) {
+    abort();  // a kernel that waits for a lost rank would keep the device
+    throw;
+  }
 }
 
 void Groups::split(Transport& control, std::vector<MemoryItem>& memory) {
@@ -124,12 +136,41 @@ void Groups::warm_up(const Split& split, ncclComm_t communicator, cudaStream_t s
   } else {
     check(nccl().ncclRecv(memory, 1, ncclFloat32, 0, communicator, stream), "the first ncclRecv");
   }
-  check(cudaStreamSynchronize(stream), "the first use of a communicator");
+  wait_for(stream);
+}
+
+// A rank that is lost never comes to the first use: the others must not wait for it for ever.
+void Groups::wait_for(cudaStream_t stream) const {
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    const cudaError_t state = cudaStreamQuery(stream);
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) check(state, "the first use of a communicator");
+    check_failures();
+    if (stop_.load()) throw Error("execute", "another rank stopped");
+    if (std::chrono::steady_clock::now() > give_up) {
+      throw Error("cuda", fmt::format("rank {}: the first use of a communicator did not end within "
+                                      "ten minutes",
+                                      rank_));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+void Groups::register_buffer(std::byte* data, std::size_t bytes) {
+  for (std::size_t i = 0; i < splits_.size(); ++i) {
+    const bool over_stages = splits_[i].direction == 0 && splits_[i].axes.has(Axis::kPipeline);
+    if (communicators_[i] == nullptr || over_stages) continue;
+    check(nccl().ncclCommRegister(communicators_[i], data, bytes, &registered_[i]),
+          "ncclCommRegister");
+  }
 }
 
 Groups::~Groups() {
-  for (ncclComm_t communicator : communicators_) {
-    if (communicator != nullptr) nccl().ncclCommDestroy(communicator);
+  for (std::size_t i = 0; i < communicators_.size(); ++i) {
+    if (communicators_[i] == nullptr) continue;
+    if (registered_[i] != nullptr) nccl().ncclCommDeregister(communicators_[i], registered_[i]);
+    nccl().ncclCommDestroy(communicators_[i]);
   }
   if (world_ != nullptr) nccl().ncclCommDestroy(world_);
 }

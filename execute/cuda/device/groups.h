@@ -6,6 +6,8 @@
 // which would block the host where ranks come to it in different orders.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -20,7 +22,9 @@ namespace stepcast::cuda {
 class Groups {
  public:
   // Appends what each communicator took of the device's memory.
-  Groups(const Job& job, int rank, Transport& control, std::vector<MemoryItem>& memory);
+  // `stop`: another rank of this process failed; whoever waits gives up.
+  Groups(const Job& job, int rank, Transport& control, const std::atomic<bool>& stop,
+         std::vector<MemoryItem>& memory);
   ~Groups();
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
@@ -32,6 +36,13 @@ class Groups {
   void send(int direction, const Stretch& message, cudaStream_t on);
   void receive(int direction, const Stretch& message, cudaStream_t on);
 
+  // Makes a buffer known to the communicators that can use it, until they end; it must outlive
+  // them. NCCL asks that all members of a collective pass a registered buffer at the same offset:
+  // ranks of a stage lay their arenas out alike, those of different stages do not, so collectives
+  // over the pipeline axis are left out. Messages between stages ask for no such thing.
+  // REQUIRES: nccl().registers().
+  void register_buffer(std::byte* data, std::size_t bytes);
+
   // Throws Error where a communicator failed since; the caller then aborts.
   void check_failures() const;
   void abort() noexcept;
@@ -39,15 +50,18 @@ class Groups {
  private:
   void split(Transport& control, std::vector<MemoryItem>& memory);
   void warm_up(const Split& split, ncclComm_t communicator, cudaStream_t stream, void* memory);
+  void wait_for(cudaStream_t stream) const;
   void all_reduce(ncclComm_t communicator, ncclRedOp_t op, std::span<const Stretch> stretches,
                   cudaStream_t on);
 
   const Job& job_;
   const int rank_;
   const int stage_;
+  const std::atomic<bool>& stop_;
   std::vector<Split> splits_;
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> communicators_;  // by split; null where this rank takes no part
+  std::vector<void*> registered_;          // by split: the buffer's handle, or null
 };
 
 // The stretches as one, where they lie end to end without padding; else one without data.

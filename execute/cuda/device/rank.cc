@@ -13,9 +13,6 @@ namespace stepcast::cuda {
 
 namespace {
 
-// Of a step in which nothing comes to an end.
-constexpr auto kPatience = std::chrono::minutes(10);
-
 std::vector<bool> used_streams(const Job& job, const Program& program) {
   std::vector<bool> used(kStreams, false);
   used[static_cast<std::size_t>(Stream::kCompute)] = true;
@@ -54,7 +51,8 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
   plan_places();
   place_residents();
   rehearse();
-  groups_.emplace(job, rank_, control, memory_);
+  groups_.emplace(job, rank_, control, stop, memory_);
+  if (cuda.register_buffers) register_arena();
   write_initial_values();
 }
 

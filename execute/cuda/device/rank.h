@@ -30,6 +30,7 @@ namespace stepcast::cuda {
 // Memory of the device, or of the host where the device reads it; given back at the end.
 using DeviceMemory = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 DeviceMemory device_memory(std::size_t bytes, const char* what);  // zeroed
+DeviceMemory registrable_memory(std::size_t bytes, const char* what);  // by NCCL, zeroed
 DeviceMemory pinned_memory(std::size_t bytes);
 
 // What the host tells the device before a step, and what the device tells after it.
@@ -57,6 +58,7 @@ class DeviceRank : private BoundJob {
   void plan_places();
   void place_residents();
   void rehearse();
+  void register_arena();
   void write_initial_values();
   void load_step();
 
@@ -89,8 +91,8 @@ class DeviceRank : private BoundJob {
   std::vector<Event> events_, fence_events_, joins_;
   std::vector<Fence> fences_;  // ascending in `before`
   std::multimap<std::int64_t, std::size_t> fences_after_;
-  std::optional<Groups> groups_;
   DeviceMemory block_;  // the arena, then scratch
+  std::optional<Groups> groups_;
   std::optional<Arena> arena_;
   Workspace scratch_;
   std::optional<Matmul> matmul_;

@@ -14,16 +14,39 @@
 
 namespace stepcast::cuda {
 
+namespace {
+
+[[noreturn]] void throw_too_much(std::size_t bytes, const char* what) {
+  cudaGetLastError();  // it was heard
+  throw Error("cuda", fmt::format("{} needs {} bytes, the GPU has {} left; use a smaller "
+                                  "micro-batch, more recomputation or more ranks",
+                                  what, bytes, free_bytes().count));
+}
+
+}  // namespace
+
 DeviceMemory device_memory(std::size_t bytes, const char* what) {
   void* memory = nullptr;
-  const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // it was heard
-    throw Error("cuda", fmt::format("{} needs {} bytes, the GPU has {} left; use a smaller "
-                                    "micro-batch, more recomputation or more ranks",
-                                    what, bytes, free_bytes().count));
+  if (cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)) != cudaSuccess) {
+    throw_too_much(bytes, what);
   }
   DeviceMemory owned(static_cast<std::byte*>(memory), [](std::byte* m) { cudaFree(m); });
+  check(cudaMemset(memory, 0, bytes), "cudaMemset");
+  return owned;
+}
+
+// NVLink Sharp reads and writes in place only what ncclMemAlloc made (NCCL's user guide, "User
+// buffer registration").
+DeviceMemory registrable_memory(std::size_t bytes, const char* what) {
+  if (!nccl().registers()) {
+    throw Error("--register-buffers",
+                "this NCCL registers no buffers; 2.19 and later do, or leave it out");
+  }
+  void* memory = nullptr;
+  if (nccl().ncclMemAlloc(&memory, std::max<std::size_t>(bytes, 1)) != ncclSuccess) {
+    throw_too_much(bytes, what);
+  }
+  DeviceMemory owned(static_cast<std::byte*>(memory), [](std::byte* m) { nccl().ncclMemFree(m); });
   check(cudaMemset(memory, 0, bytes), "cudaMemset");
   return owned;
 }
@@ -52,7 +75,8 @@ void DeviceRank::plan_places() {
     scratch_.bytes = std::max(scratch_.bytes, scratch_bytes(op, properties.multiProcessorCount));
   }
   const std::size_t arena = places.size;
-  block_ = device_memory(arena + scratch_.bytes, "a rank");
+  const auto allocate = cuda_.register_buffers ? registrable_memory : device_memory;
+  block_ = allocate(arena + scratch_.bytes, "a rank");
   scratch_.data = block_.get() + arena;
   arena_.emplace(std::move(places), block_.get());
   memory_.push_back({"arena", Bytes(static_cast<std::int64_t>(arena))});
@@ -100,6 +124,12 @@ void DeviceRank::rehearse() {
   check(cudaStreamSynchronize(stream(Stream::kCompute)), "the first kernels");
   check(cudaMemset(block_.get(), 0, arena_->size()), "cudaMemset");
   memory_.push_back({"kernels, and cuBLASLt's", before - free_bytes()});
+}
+
+void DeviceRank::register_arena() {
+  const Bytes before = free_bytes();
+  groups_->register_buffer(block_.get(), arena_->size());
+  memory_.push_back({"the arena's registration", before - free_bytes()});
 }
 
 // Weights begin as all plans' do; all else at zero.
