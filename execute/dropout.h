@@ -1,12 +1,12 @@
 // Dropout: which elements of the model a step drops. The same ones whoever computes them, on the
 // host or on a device, on however many ranks, once or again.
 //
-// An element's fate is one word of Philox 4x32-10, a counter-based random generator (Salmon, Moraes,
-// Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the same counter and key
-// give the same four words whoever asks. The key is of the run's seed, of the dropout and of its
-// layer; the counter of the step and of the element's place in the global batch:
-//   * of tokens     row = sequence positions + position,                   column of the hidden state
-//   * of scores     row = (sequence heads + head) positions + query,       column: the key's position
+// An element's fate is one word of Philox 4x32-10, a counter-based random generator (Salmon,
+// Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the same counter
+// and key give the same four words whoever asks. The key is of the run's seed, of the dropout and
+// of its layer; the counter of the step and of the element's place in the global batch:
+//   * of tokens  row = sequence positions + position,              column of the hidden state
+//   * of scores  row = (sequence heads + head) positions + query,  column: the key's position
 // with sequences, heads and columns numbered over all ranks. Four columns side by side share the
 // four words of a counter.
 #pragma once

@@ -23,8 +23,8 @@ Machine this_machine();
 // "cores" of the machine, "onednn", "compiler" and, if it was built with it, "mpi".
 std::map<std::string, std::string> machine_texts();
 
-// The what-if as it can be carried out by the CPU: in fp32. Says so on stderr where that is a change,
-// if it may speak.
+// The what-if as it can be carried out by the CPU: in fp32. Says so on stderr where that is a
+// change, if it may speak.
 WhatIf executable_what_if(const std::string& config, const std::vector<std::string>& sets,
                           bool speak);
 

@@ -1,4 +1,4 @@
-// A call of the generator every four elements, some 10 ns (execute/dropout.h).
+// A call of the generator (execute/dropout.h) every four elements.
 #include "execute/cpu/masks.h"
 
 #include <algorithm>

@@ -22,7 +22,7 @@ struct AttentionDropout {
   DropoutRows rows;
 };
 
-// C (16 kTiles queries, 8 kColumns keys) times its factors: queries from the model's row `first_row`
+// C (16 kTiles queries, 8 kColumns keys) times its factors: queries from the model's row first_row
 // on, keys from first_key on, a multiple of four. Of two neighbouring lanes, which hold the columns
 // of one call, the even one makes that of its first row, the odd one that of its second.
 template <int kTiles, int kColumns>
@@ -46,8 +46,8 @@ STEPCAST_HD void drop_keys(const Thread& t, FragmentC (&c)[kTiles][kColumns],
   }
 }
 
-// Of a block of four by four words, a row with each of four lanes: two lanes whose numbers differ by
-// 4 kStep exchange what lies off its diagonal, in columns that differ by kStep.
+// Of a block of four by four words, a row with each of four lanes: two lanes whose numbers differ
+// by 4 kStep exchange what lies off its diagonal, in columns that differ by kStep.
 template <int kStep>
 STEPCAST_HD void exchange_words(const Thread& t, PhiloxWords& row, bool lower_lane) {
   STEPCAST_UNROLL for (int i = 0; i < 4; ++i) {

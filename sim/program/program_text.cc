@@ -4,7 +4,7 @@
 //   job 1
 //   mesh tensor=8 context=1 expert=1 data=4 replica=1 pipeline=2 order=tensor,context,...,pipeline
 //   batch sequence_length=4096 micro_batch=1 micro_batches=8 vocabulary=50257     where it is known
-//   dropout 0.1                                                             its rate, where it is on
+//   dropout 0.1                                                   its rate, where there is dropout
 //   events 4
 //   name qkv
 //   tensor %3 layer2.qkv bf16 [4096,1,8192] activations micro_batch
