@@ -17,12 +17,16 @@ bool all_known(const Gather& g) { return known(g.dtype) && known(g.gradient); }
 bool all_known(const Loss& l) { return known(l.dtype) && known(l.statistics); }
 bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) && known(u.moment); }
 
-// The scores of `heads` heads of this rank, whose heads are those after the lower ranks'.
-DropoutRows score_rows(const Work& work, std::int64_t heads) {
+// The scores of `heads` heads of this rank, whose heads are those after the lower ranks', in
+// documents of `positions`.
+DropoutRows score_rows(const Work& work, std::int64_t heads, std::int64_t positions) {
+  const Batch& batch = work.place.batch;
   DropoutRows rows;
   rows.first_sequence = work.dropout.first_sequence;
-  rows.positions = work.place.batch.sequence_length;
+  rows.sequences = batch.micro_batch;
+  rows.positions = positions;
   rows.scores = true;
+  rows.documents = batch.sequence_length / positions;
   rows.first_head = work.place.tensor_rank * heads;
   rows.heads = heads;
   rows.model_heads = work.place.tensor_ranks * heads;
@@ -71,12 +75,14 @@ bool drops(const Op& op) {
 }
 
 DropoutRows dropout_rows(const Attention& op, const Work& work) {
-  return score_rows(work, op.heads);
+  return score_rows(work, op.heads, op.queries);
 }
 
 DropoutRows dropout_rows(const Pointwise& op, const Work& work) {
   const Batch& batch = work.place.batch;
-  if (op.scores) return score_rows(work, op.rows / (batch.micro_batch * batch.sequence_length));
+  if (op.scores) {
+    return score_rows(work, op.rows / (batch.micro_batch * batch.sequence_length), op.columns);
+  }
   DropoutRows rows;
   rows.first_sequence = work.dropout.first_sequence;
   rows.positions = batch.sequence_length;

@@ -6,8 +6,9 @@
 // and key give the same four words whoever asks. The key is of the run's seed, of the dropout and
 // of its layer; the counter of the step and of the element's place in the global batch:
 //   * of tokens  row = sequence positions + position,              column of the hidden state
-//   * of scores  row = (sequence heads + head) positions + query,  column: the key's position
-// with sequences, heads and columns numbered over all ranks. Four columns side by side share the
+//   * of scores  row = (document heads + head) positions + query,  column: the key's position
+// with sequences, documents (of which a sequence may be packed; else it is one), heads and columns
+// numbered over all ranks. Four columns side by side share the
 // four words of a counter.
 #pragma once
 
@@ -87,22 +88,27 @@ inline DropoutRule dropout_rule(double rate, std::uint64_t key, const std::uint3
   return rule;
 }
 
-// Which rows of the model the rows of a rank's tensor are (see above).
+// Which rows of the model the rows of a rank's tensor are (see above). Of tokens, row i is that of
+// token first_token + i of the micro-batch; of scores, its rows are (document, head, query).
 struct DropoutRows {
   std::int64_t first_sequence = 0;  // of the micro-batch, in the global batch
-  std::int64_t positions = 1;       // of a sequence
+  std::int64_t sequences = 1;       // of the micro-batch
+  std::int64_t positions = 1;       // of a sequence; of scores: of a document
   bool scores = false;
-  std::int64_t first_token = 0, sequences = 1;              // of tokens: row 0, the micro-batch
-  std::int64_t first_head = 0, heads = 1, model_heads = 1;  // of scores: of this rank, of all
+  std::int64_t first_token = 0;
+  std::int64_t documents = 1;  // of a sequence. The micro-batch's are numbered sequence first
+  std::int64_t first_head = 0, heads = 1, model_heads = 1;  // of this rank, of all
 
   STEPCAST_HD std::int64_t of(std::int64_t i) const {
     if (!scores) {
       const std::int64_t token = first_token + i;
       return (first_sequence + token % sequences) * positions + token / sequences;
     }
-    const std::int64_t head = i / positions;  // of all sequences
-    const std::int64_t sequence = first_sequence + head / heads;
-    return (sequence * model_heads + first_head + head % heads) * positions + i % positions;
+    const std::int64_t local = i / positions / heads;
+    const std::int64_t document =
+        (first_sequence + local % sequences) * documents + local / sequences;
+    return (document * model_heads + first_head + i / positions % heads) * positions +
+           i % positions;
   }
 };
 

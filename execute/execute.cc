@@ -23,8 +23,8 @@ std::string dropout_fault(const Job& job, const Op& op) {
   const auto* pointwise = std::get_if<Pointwise>(&op);
   if (pointwise == nullptr || !pointwise->scores) return "";
   const std::int64_t positions = job.batch.sequence_length;
-  const bool fits =
-      pointwise->columns == positions && pointwise->rows % (positions * job.batch.micro_batch) == 0;
+  const bool fits = positions % pointwise->columns == 0 &&
+                    pointwise->rows % (positions * job.batch.micro_batch) == 0;
   return fits ? "" : "these are not the scores of whole sequences";
 }
 

@@ -51,6 +51,7 @@ class ChunkWriter {
   // The first micro-batch's forward does more than that of the others.
   bool first_differs() const;
 
+  bool checkpointed(const Placed& placed) const;
   std::vector<PassBlock> pass_blocks() const;
   Binding on_the_way(std::size_t block) const;
   void group_gathers();
@@ -208,11 +209,16 @@ void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
   }
 }
 
+bool ChunkWriter::checkpointed(const Placed& placed) const {
+  const bool here = plan_.recompute_layers == 0 || placed.binding.layer < plan_.recompute_layers;
+  return placed.kind->checkpointed && here;
+}
+
 std::vector<PassBlock> ChunkWriter::pass_blocks() const {
   std::vector<PassBlock> blocks;
   for (const Placed& placed : blocks_) {
     const bool begins = placed.binding.layer % plan_.recompute_every == 0;
-    blocks.push_back({placed.kind->numbered, placed.kind->checkpointed, begins});
+    blocks.push_back({placed.kind->numbered, checkpointed(placed), begins});
   }
   return blocks;
 }
@@ -259,7 +265,10 @@ void ChunkWriter::act(BodyWriter& body, const PassStep& step) {
   if (prepares_) body.stamp(kind.prepare, placed.binding);
   for (PassAction action : step.actions) {
     switch (action) {
-      case PassAction::kForward: body.stamp(kind.forward, on_the_way(step.block)); break;
+      case PassAction::kForward:
+        body.stamp(checkpointed(placed) ? kind.forward_keep : kind.forward,
+                   on_the_way(step.block));
+        break;
       case PassAction::kForwardDrop: body.stamp(kind.forward_drop, on_the_way(step.block)); break;
       case PassAction::kRecompute: body.stamp(kind.recompute, on_the_way(step.block)); break;
       case PassAction::kRecomputeLast:
@@ -339,7 +348,8 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1,
+                    plan_);
     }
     std::int32_t arrived = -1;
     for (const PassStep& step : steps) {
@@ -351,12 +361,14 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1,
+                    plan_);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
   prepares_ = false;
+  if (plan_.pass_sync) body.add(Synchronize{});
   if (shape_.next) {
     write_send(body, {activations_.back(), slices_out_[0]}, Stream::kSendForward, 1, plan_);
   }
@@ -389,7 +401,7 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1);
+    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1, plan_);
   }
   const bool reshard = plan_.reshard_after_forward;
   run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
@@ -398,6 +410,7 @@ BodyId ChunkWriter::backward(bool last) {
     state_.close_gradients(body, open_);
     open_.clear();
   }
+  if (plan_.pass_sync) body.add(Synchronize{});
   if (shape_.previous) {
     write_send(body, {gradients_.front(), slices_in_[1]}, Stream::kSendBackward, -1, plan_);
   }

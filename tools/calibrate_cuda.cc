@@ -24,18 +24,16 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::int64_t kRounds = 2;  // of a ring's step: what is passed differs between them
-
-struct Subject {
+struct GpuSubject {
   std::string config, device;
   Job ring;
 };
 
-Subject prepare(const CalibrateArguments& arguments, const std::string& config) {
+GpuSubject prepare(const CalibrateArguments& arguments, const std::string& config) {
   const WhatIf what_if = read_what_if(config, arguments.sets);
   const Plan plan = ring_plan(what_if.plan);
-  Subject subject{config, what_if.cluster.device.name,
-                  lower_ring(transformer(what_if.model, plan), what_if.plan, kRounds)};
+  GpuSubject subject{config, what_if.cluster.device.name,
+                     lower_ring(transformer(what_if.model, plan), what_if.plan, kRingRounds)};
   const std::string fault = verify(subject.ring);
   STEPCAST_CHECK(fault.empty(), fault);
   const std::string trouble = executable(subject.ring);
@@ -48,7 +46,7 @@ Subject prepare(const CalibrateArguments& arguments, const std::string& config) 
   return subject;
 }
 
-void measure(const Subject& subject, std::int64_t steps, Measurements& measurements) {
+void measure(const GpuSubject& subject, std::int64_t steps, Measurements& measurements) {
   ExecuteOptions options;
   options.steps = steps + 1;
   options.record = steps;
@@ -71,13 +69,6 @@ std::string state_of(const CudaMachine& machine) {
                          : fmt::format(", held down by {}", fmt::join(machine.throttled_by, ", ")));
 }
 
-std::string command_of(const CalibrateArguments& arguments) {
-  std::string text = "stepcast calibrate --device cuda";
-  for (const std::string& config : arguments.configs) text += " --for " + config;
-  for (const std::string& set : arguments.sets) text += " --set " + set;
-  return text + fmt::format(" --repeat {} --out {}", arguments.repeat, arguments.out);
-}
-
 }  // namespace
 
 int calibrate_on_gpus(const CalibrateArguments& arguments) {
@@ -87,7 +78,7 @@ int calibrate_on_gpus(const CalibrateArguments& arguments) {
     throw Error("--launch", "GPUs are calibrated with ranks as threads of one process");
   }
   if (arguments.resume) throw Error("--resume", "is for --device cpu; a GPU is measured anew");
-  std::vector<Subject> subjects;
+  std::vector<GpuSubject> subjects;
   for (const std::string& config : arguments.configs) {
     subjects.push_back(prepare(arguments, config));
     if (subjects.back().device == subjects.front().device) continue;
@@ -97,7 +88,7 @@ int calibrate_on_gpus(const CalibrateArguments& arguments) {
   }
   const CudaMachine before = cuda_machine(0);
   Calibration calibration;
-  for (const Subject& subject : subjects) {
+  for (const GpuSubject& subject : subjects) {
     const int ranks = subject.ring.mesh.ranks();
     calibration.threads[ranks] = 1;
     measure(subject, arguments.repeat, calibration.by_ranks[ranks]);

@@ -25,7 +25,10 @@ inline CudaOptions cuda_options(const ExecuteArguments& arguments) {
   return {arguments.cuda_graphs, arguments.register_buffers};
 }
 
-// All ranks as threads, or this process's one. Fill in `gpus`.
+// Throws Error where the host waits inside the step, which no graph can hold.
+void check_graphs(const Job& job);
+
+// All ranks as threads, or this process's one. Fill in `gpus`. With graphs, check_graphs().
 std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
                                  const Corpus& corpus, const CudaOptions& cuda, Gpus& gpus);
 RankRun run_on_a_gpu(const Job& job, const ExecuteOptions& options, const Corpus& corpus,

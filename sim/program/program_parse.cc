@@ -16,7 +16,6 @@ namespace stepcast {
 
 namespace {
 
-constexpr int kDtypes = 7;
 constexpr std::int64_t kSmallMax = INT16_MAX;
 constexpr std::int64_t kIndexMax = INT32_MAX;
 
@@ -373,8 +372,10 @@ class Parser {
       const Stream on = stream(line);
       return Wait{on, event(line)};
     }
+    if (line.take("synchronize")) return Synchronize{};
     if (line.take("mark")) return Mark{label(line)};
-    line.fail("compute, collective, send, receive, alloc, free, record, wait, mark or end");
+    line.fail(
+        "compute, collective, send, receive, alloc, free, record, wait, synchronize, mark or end");
   }
 
   Instruction read_compute(Tokens& line, Body& body) {

@@ -17,7 +17,8 @@
 namespace stepcast {
 namespace {
 
-std::vector<std::uint32_t> words(PhiloxWords counter, std::uint32_t key0, std::uint32_t key1) {
+std::vector<std::uint32_t> philox_words(PhiloxWords counter, std::uint32_t key0,
+                                        std::uint32_t key1) {
   const PhiloxWords out = philox(counter, key0, key1);
   return {out.words, out.words + 4};
 }
@@ -25,21 +26,23 @@ std::vector<std::uint32_t> words(PhiloxWords counter, std::uint32_t key0, std::u
 // Random123's kat_vectors, philox4x32 with 10 rounds (Salmon et al. 2011).
 TEST(Philox, GivesThePublishedWords) {
   using Words = std::vector<std::uint32_t>;
-  EXPECT_EQ(words({{0, 0, 0, 0}}, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox_words({{0, 0, 0, 0}}, 0, 0),
+            (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const std::uint32_t ones = 0xffffffff;
-  EXPECT_EQ(words({{ones, ones, ones, ones}}, ones, ones),
+  EXPECT_EQ(philox_words({{ones, ones, ones, ones}}, ones, ones),
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(words({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, 0xa4093822, 0x299f31d0),
-            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(
+      philox_words({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, 0xa4093822, 0x299f31d0),
+      (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-constexpr std::int64_t kRows = 500, kColumns = 201;
+constexpr std::int64_t kMaskRows = 500, kMaskColumns = 201;
 
-std::vector<bool> mask(double rate, std::uint64_t key, std::uint32_t step) {
+std::vector<bool> mask_of(double rate, std::uint64_t key, std::uint32_t step) {
   const DropoutMask drop = dropout_rule(rate, key, &step).now();
   std::vector<bool> kept;
-  for (std::int64_t row = 0; row < kRows; ++row) {
-    for (std::int64_t column = 0; column < kColumns; ++column) {
+  for (std::int64_t row = 0; row < kMaskRows; ++row) {
+    for (std::int64_t column = 0; column < kMaskColumns; ++column) {
       kept.push_back(drop.keeps((row << 31) + row, column));
     }
   }
@@ -53,7 +56,7 @@ void expect_share(double found, double trials, double probability, const char* w
 }
 
 template <class Mask>
-double ones(const Mask& mask) {
+double count_kept(const Mask& mask) {
   double sum = 0;
   for (const auto one : mask) sum += one ? 1 : 0;
   return sum;
@@ -70,19 +73,19 @@ void expect_independent(const Mask& a, const Mask& b, double rate, const char* w
 
 TEST(DropoutMask, KeepsItsShareAndScalesItToTheWhole) {
   for (const double rate : {0.01, 0.1, 0.5, 0.9}) {
-    const double kept = ones(mask(rate, 7, 0));
-    expect_share(kept, kRows * kColumns, 1 - rate, "kept");
+    const double kept = count_kept(mask_of(rate, 7, 0));
+    expect_share(kept, kMaskRows * kMaskColumns, 1 - rate, "kept");
     const std::uint32_t step = 0;
     EXPECT_FLOAT_EQ(dropout_rule(rate, 7, &step).now().scale * static_cast<float>(1 - rate), 1);
   }
 }
 
 TEST(DropoutMask, DiffersByStepAndByBothHalvesOfTheKey) {
-  const auto base = mask(0.3, 1, 1);
-  EXPECT_EQ(base, mask(0.3, 1, 1));
-  expect_independent(base, mask(0.3, 1, 2), 0.3, "step");
-  expect_independent(base, mask(0.3, 2, 1), 0.3, "lower half");
-  expect_independent(base, mask(0.3, (std::uint64_t{1} << 32) + 1, 1), 0.3, "upper half");
+  const auto base = mask_of(0.3, 1, 1);
+  EXPECT_EQ(base, mask_of(0.3, 1, 1));
+  expect_independent(base, mask_of(0.3, 1, 2), 0.3, "step");
+  expect_independent(base, mask_of(0.3, 2, 1), 0.3, "lower half");
+  expect_independent(base, mask_of(0.3, (std::uint64_t{1} << 32) + 1, 1), 0.3, "upper half");
 }
 
 // Two ranks of two heads; a micro-batch of two of the sequences 4 .. 7 of five positions.
@@ -101,9 +104,13 @@ TEST(DropoutRows, CountAlongTheModelAndTheGlobalBatch) {
   scores.scores = true;
   scores.heads = scores.first_head = 2;
   scores.model_heads = 4;
+  scores.sequences = 2;
   EXPECT_EQ(scores.of(0), (4 * 4 + 2) * 5);
   EXPECT_EQ(scores.of(7), (4 * 4 + 3) * 5 + 2);
   EXPECT_EQ(scores.of(10), (5 * 4 + 2) * 5);
+  scores.documents = 3;  // of five positions: row 20 is of the second document of sequence 4
+  EXPECT_EQ(scores.of(10), (5 * 3 * 4 + 2) * 5);
+  EXPECT_EQ(scores.of(20), ((4 * 3 + 1) * 4 + 2) * 5);
 }
 
 // The masks that a training on one rank stores: by dropout of the model, then by step.
@@ -156,7 +163,7 @@ TEST(Dropout, OfATrainingIsOfTheSameShareEverywhereAndNowhereTheSame) {
   for (const auto& [key, steps] : masks) {
     EXPECT_EQ(steps.size(), 3u);
     for (const auto& [step, kept] : steps) {
-      expect_share(ones(kept), static_cast<double>(kept.size()), 1 - kRate, "kept");
+      expect_share(count_kept(kept), static_cast<double>(kept.size()), 1 - kRate, "kept");
       for (const auto& other : all) {
         if (other.size() == kept.size()) expect_independent(other, kept, kRate, "two masks");
       }

@@ -82,6 +82,25 @@ TEST(Plan, NeedsOnlyASequenceLength) {
   EXPECT_THAT(error_of("{}"), HasSubstr("\"sequence_length\" is missing"));
 }
 
+// Without a mask in memory attention works on each document alone; with one, on all pairs.
+TEST(Plan, PacksSequencesOfDocumentsThatFillThem) {
+  const auto batch = [](const std::string& document, const std::string& more) {
+    return R"({"batch": {"sequence_length": 4096, "micro": 2, "document_length": )" + document +
+           "}" + more + "}";
+  };
+  const Plan plan = read(batch("256", ""));
+  EXPECT_EQ(plan.attended(), 256);
+  EXPECT_EQ(plan.documents(), 2 * 16);
+  const Document written = parse_json(write_plan(plan).dump(), "written");
+  EXPECT_EQ(read_plan(Object(written), llama(), 0), plan);
+  EXPECT_EQ(read(batch("0", "")).documents(), 2);
+  EXPECT_EQ(read(batch("4096", "")).documents(), 2);
+  EXPECT_THAT(error_of(batch("300", "")),
+              AllOf(HasSubstr("batch.document_length"), HasSubstr("256 or 512")));
+  EXPECT_THAT(error_of(batch("8192", "")), HasSubstr("batch.document_length"));
+  EXPECT_THAT(error_of(batch("256", R"(, "attention": "unfused")")), HasSubstr("\"fused\""));
+}
+
 TEST(Plan, TakesDropoutFromTheModel) {
   const std::string text = R"({"batch": {"sequence_length": 64})";
   EXPECT_TRUE(read(text + "}", gpt(32)).dropout);
@@ -115,9 +134,12 @@ TEST(Plan, ReadsEverySection) {
       "precision": {"compute": "fp16", "gradients": "fp16", "master": "fp32", "moments": "bf16",
                     "gradient_copy": "fp32"},
       "attention": "unfused", "dropout": true, "dropout_rate": 0.2, "clip_gradients": false,
-      "loss": "in_place", "allocator": {"blas_workspace": "32 MiB"},
+      "loss": "transformer_engine", "allocator": {"blas_workspace": "32 MiB"},
+      "host": {"launch": "4 us", "optimizer_sync": true},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
                   "kernel_workspace": "4 MiB"}})");
+  EXPECT_TRUE(plan.optimizer_sync);
+  EXPECT_FALSE(plan.p2p_sync || plan.pass_sync);
   EXPECT_EQ(plan.ranks(), 1024);
   EXPECT_EQ(plan.micro_batches(), 32);
   EXPECT_TRUE(plan.sequence_parallel);
@@ -135,7 +157,7 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_FALSE(plan.fused_attention || plan.clip_gradients);
   EXPECT_EQ(plan.blas_workspace, Bytes(32 << 20));
   EXPECT_TRUE(plan.weight_gradient_placeholders && plan.gather_buffer);
-  EXPECT_EQ(plan.loss, LossMemory::kInPlace);
+  EXPECT_EQ(plan.loss, CrossEntropy::kTransformerEngine);
   EXPECT_EQ(plan.kernel_workspace, Bytes(4 << 20));
   EXPECT_THAT(plan.order, ElementsAre(Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kPipeline,
                                       Axis::kData, Axis::kReplica));
@@ -144,6 +166,7 @@ TEST(Plan, ReadsEverySection) {
 TEST(Plan, ReadsBackEqualAfterWriting) {
   for (const char* more :
        {R"("dropout": false)", R"("recompute": {"every": 4})", R"("recompute": "full")",
+        R"("recompute": {"layers": 3})",
         R"("recompute": {"modules": ["mlp", "norm"]}, "attention": "unfused")",
         R"("precision": {"compute": "fp32"}, "clip_gradients": false)",
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
@@ -152,7 +175,8 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
         R"("sharding": {"zero": 3, "bucket": "25 MiB", "shard_group": 4, "prefetch": 0},
            "parallel": {"data": 8, "order": ["data", "tensor", "pipeline"]})",
         R"("parallel": {"pipeline": 4, "virtual_stages": 2, "stages": [3,4,4,5,4,4,4,4]})",
-        R"("parallel": {"pipeline": 4, "schedule": "gpipe", "stages": "balanced"})"}) {
+        R"("parallel": {"pipeline": 4, "schedule": "gpipe", "stages": "balanced"},
+           "host": {"pass_sync": true, "optimizer_sync": true})"}) {
     const Plan plan = read(sections(more));
     const Document document = parse_json(write_plan(plan).dump(), "written");
     EXPECT_EQ(read_plan(Object(document), gpt(32), 0), plan) << more;
@@ -166,6 +190,7 @@ TEST(Plan, RefusesAnUnknownKeyInEverySection) {
   EXPECT_THAT(error_of(sections(R"("precision": {"weights": "bf16"})")),
               HasSubstr("precision.weights"));
   EXPECT_THAT(error_of(sections(R"("recompute": {"evry": 2})")), HasSubstr("recompute.evry"));
+  EXPECT_THAT(error_of(sections(R"("host": {"p2p": true})")), HasSubstr("host.p2p"));
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 8, "mirco": 1}})"),
               AllOf(HasSubstr("batch.mirco"), HasSubstr("\"micro\"")));
 }
@@ -268,6 +293,21 @@ TEST(Plan, RefusesVirtualStagesWithoutAPipelineOrItsSchedule) {
 
 // NVIDIA/Megatron-LM#1304: 30 layers on 4 stages became 4 x 7 = 28 and two were lost. Here it is
 // legal, and stages.h lays 8, 8, 7, 7.
+TEST(Plan, RefusesAHostThatWaitsWhereMessagesAreOverlappedOrInterleaved) {
+  const auto ask = [](const char* parallel, const char* host) {
+    return error_of(sections(std::string(R"("parallel": {"pipeline": 4)") + parallel +
+                             R"(}, "host": {)" + host + "}"));
+  };
+  const char* plain = R"(, "pipeline_overlap": false)";
+  const char* chunks = R"(, "pipeline_overlap": false, "virtual_stages": 2)";
+  EXPECT_EQ(ask(plain, R"("p2p_sync": true, "pass_sync": true)"), "no error");
+  EXPECT_EQ(ask("", R"("pass_sync": true)"), "no error");
+  EXPECT_THAT(ask("", R"("p2p_sync": true)"),
+              AllOf(HasSubstr("host.p2p_sync"), HasSubstr("pipeline_overlap to false")));
+  EXPECT_THAT(ask(chunks, R"("p2p_sync": true)"), HasSubstr("host.p2p_sync"));
+  EXPECT_THAT(ask(chunks, R"("pass_sync": true)"), HasSubstr("host.pass_sync"));
+}
+
 TEST(Plan, LaysLayersUnevenlyOnPlainStages) {
   EXPECT_EQ(read(with(R"("pipeline": 4)"), gpt(30)).pipeline, 4);
   EXPECT_EQ(read(with(R"("pipeline": 4, "schedule": "gpipe")"), gpt(30)).pipeline, 4);
@@ -385,6 +425,10 @@ TEST(Plan, ReadsRecomputeAsAWordOrAnObject) {
   const Plan every = read(sections(R"("recompute": {"every": 4})"));
   EXPECT_EQ(every.recompute, Recompute::kFull);
   EXPECT_EQ(every.recompute_every, 4);
+  const Plan first = read(sections(R"("recompute": {"layers": 5})"));
+  EXPECT_EQ(first.recompute, Recompute::kFull);
+  EXPECT_EQ(first.recompute_every, 1);
+  EXPECT_EQ(first.recompute_layers, 5);
   const Plan modules = read(sections(R"("recompute": {"modules": ["norm", "mlp"]})"));
   EXPECT_EQ(modules.recompute, Recompute::kModules);
   EXPECT_THAT(modules.recompute_modules, ElementsAre("norm", "mlp"));
@@ -395,6 +439,10 @@ TEST(Plan, RefusesRecomputeThatSaysNothingOrTooMuch) {
   EXPECT_THAT(error_of(sections(R"("recompute": {})")), HasSubstr("either \"every\""));
   EXPECT_THAT(error_of(sections(R"("recompute": {"every": 2, "modules": ["mlp"]})")),
               HasSubstr("either \"every\""));
+  EXPECT_THAT(error_of(sections(R"("recompute": {"every": 2, "layers": 2})")),
+              HasSubstr("either \"every\""));
+  EXPECT_THAT(error_of(sections(R"("recompute": {"layers": 0})")),
+              HasSubstr("recompute.layers"));
   EXPECT_THAT(error_of(sections(R"("recompute": {"modules": []})")), HasSubstr("names none"));
   EXPECT_THAT(error_of(sections(R"("recompute": {"modules": ["atention"]})")),
               HasSubstr("did you mean \"attention\""));

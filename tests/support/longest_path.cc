@@ -11,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-struct Node {
+struct GraphNode {
   Instant release;   // not before
   Duration weight;
   std::vector<std::size_t> before;
@@ -76,11 +76,12 @@ class Graph {
     std::vector<std::size_t> event(static_cast<std::size_t>(job_.events), kNone);
     std::map<std::tuple<int, bool>, int> met;  // collectives so far, by axes and ends
     std::vector<std::size_t>& work = work_[static_cast<std::size_t>(rank)];
-    Instant host;
+    std::size_t host = add(Instant(), Duration(), kNone);  // ends when it has issued so much
     const auto at = [&](Stream s) -> std::size_t& { return stream[static_cast<std::size_t>(s)]; };
     const auto issue = [&](Stream s, Duration weight) {
-      host += prices_.issue;
-      at(s) = add(host, weight, at(s));
+      host = add(Instant(), prices_.issue, host);
+      at(s) = add(Instant(), weight, at(s));
+      nodes_[at(s)].before.push_back(host);
       work.push_back(at(s));
     };
     const auto price = [&](TransferId t) { return prices_.transfers[static_cast<std::size_t>(t)]; };
@@ -125,6 +126,12 @@ class Graph {
               at(w.stream) = add(Instant(), Duration(), at(w.stream));
               nodes_[at(w.stream)].before.push_back(by);
             },
+            [&](const Synchronize&) {
+              host = add(Instant(), Duration(), host);
+              for (const std::size_t last : stream) {
+                if (last != kNone) nodes_[host].before.push_back(last);
+              }
+            },
             [](const auto&) {});
       }
     }
@@ -141,7 +148,7 @@ class Graph {
     }
     std::size_t done = 0;
     while (!ready.empty()) {
-      Node& node = nodes_[ready.back()];
+      GraphNode& node = nodes_[ready.back()];
       const std::vector<std::size_t>& next = after[ready.back()];
       ready.pop_back();
       ++done;
@@ -157,7 +164,7 @@ class Graph {
 
   const Job& job_;
   const Prices& prices_;
-  std::vector<Node> nodes_;
+  std::vector<GraphNode> nodes_;
   std::vector<std::vector<std::size_t>> work_;
   std::map<Line, std::vector<std::size_t>> sends_, receives_;
   std::map<std::tuple<int, int, bool, int>, std::size_t> joins_;

@@ -7,11 +7,15 @@
 
 #include <fmt/format.h>
 
+#include "execute/cuda/device/memory.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cuda {
 
 namespace {
+
+// Of a step, or a first use, in which nothing comes to an end.
+constexpr auto kPatience = std::chrono::minutes(10);
 
 ncclDataType_t type_of(Dtype dtype) { return dtype == Dtype::kBf16 ? ncclBfloat16 : ncclFloat32; }
 
@@ -69,12 +73,6 @@ Stretch end_to_end(std::span<const Stretch> stretches) {
   return all;
 }
 
-Bytes free_bytes() {
-  std::size_t free = 0, all = 0;
-  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-  return Bytes(static_cast<std::int64_t>(free));
-}
-
 Groups::Groups(const Job& job, int rank, Transport& control, const std::atomic<bool>& stop,
                std::vector<MemoryItem>& memory)
     : job_(job),
@@ -99,20 +97,24 @@ Groups::Groups(const Job& job, int rank, Transport& control, const std::atomic<b
   control.sum_everywhere({});  // all are still there
   const Bytes before = free_bytes();
   check(nccl().ncclCommInitRank(&world_, job.mesh.ranks(), id, rank), "ncclCommInitRank");
-  memory.push_back({"communicator of all ranks", before - free_bytes()});
+  // What a first use works on outlives the abort: cudaFree waits for whatever is under way.
+  OwnedStream stream;
+  DeviceMemory numbers(nullptr, [](std::byte*) {});
   try {
-    split(control, memory);
+    memory.push_back({"communicator of all ranks", before - free_bytes()});
+    cudaStream_t one = nullptr;
+    check(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking), "cudaStreamCreate");
+    stream.reset(one);
+    numbers = device_memory(512, "a first message");
+    split(control, memory, stream.get(), numbers.get());
   } catch (...) {
-    abort();  // a kernel that waits for a lost rank would keep the device
+    abort();  // there is no object yet that could be destroyed
     throw;
   }
 }
 
-void Groups::split(Transport& control, std::vector<MemoryItem>& memory) {
-  cudaStream_t stream = nullptr;
-  void* numbers = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  check(cudaMalloc(&numbers, 512), "cudaMalloc");
+void Groups::split(Transport& control, std::vector<MemoryItem>& memory, cudaStream_t stream,
+                   void* numbers) {
   for (std::size_t i = 0; i < splits_.size(); ++i) {
     const Bytes before = free_bytes();
     const int color = splits_[i].color == kNoColor ? NCCL_SPLIT_NOCOLOR : splits_[i].color;
@@ -122,8 +124,6 @@ void Groups::split(Transport& control, std::vector<MemoryItem>& memory) {
     control.sum_everywhere({});  // the next split begins when this one works everywhere
     memory.push_back({"communicator " + splits_[i].name, before - free_bytes()});
   }
-  check(cudaFree(numbers), "cudaFree");
-  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
 void Groups::warm_up(const Split& split, ncclComm_t communicator, cudaStream_t stream,
@@ -136,25 +136,9 @@ void Groups::warm_up(const Split& split, ncclComm_t communicator, cudaStream_t s
   } else {
     check(nccl().ncclRecv(memory, 1, ncclFloat32, 0, communicator, stream), "the first ncclRecv");
   }
-  wait_for(stream);
-}
-
-// A rank that is lost never comes to the first use: the others must not wait for it for ever.
-void Groups::wait_for(cudaStream_t stream) const {
-  const auto give_up = std::chrono::steady_clock::now() + kPatience;
-  for (;;) {
-    const cudaError_t state = cudaStreamQuery(stream);
-    if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) check(state, "the first use of a communicator");
-    check_failures();
-    if (stop_.load()) throw Error("execute", "another rank stopped");
-    if (std::chrono::steady_clock::now() > give_up) {
-      throw Error("cuda", fmt::format("rank {}: the first use of a communicator did not end within "
-                                      "ten minutes",
-                                      rank_));
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
+  const Event done(false);
+  done.record(stream);
+  wait_for(done, "the first use of a communicator");
 }
 
 void Groups::register_buffer(std::byte* data, std::size_t bytes) {
@@ -182,6 +166,24 @@ void Groups::abort() noexcept {
   }
   if (world_ != nullptr) nccl().ncclCommAbort(world_);
   world_ = nullptr;
+}
+
+void Groups::wait_for(const Event& event, const char* what,
+                      std::chrono::microseconds nap) const {
+  using Clock = std::chrono::steady_clock;
+  const auto give_up = Clock::now() + kPatience;
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event.get());
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) check(state, what);
+    cudaGetLastError();  // the next launch would take "not ready" for its own error
+    check_failures();
+    if (stop_.load()) throw Error("execute", "another rank stopped");
+    if (Clock::now() > give_up) {
+      throw Error("cuda", fmt::format("rank {}: {} did not end within ten minutes", rank_, what));
+    }
+    std::this_thread::sleep_for(nap);
+  }
 }
 
 void Groups::check_failures() const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "execute/bound_job.h"
 #include "execute/cuda/communicators.h"
 #include "execute/cuda/cuda_device.h"
+#include "execute/cuda/device/event.h"
 #include "execute/cuda/device/library.h"
 #include "execute/transport.h"
 
@@ -21,8 +23,8 @@ namespace stepcast::cuda {
 
 class Groups {
  public:
-  // Appends what each communicator took of the device's memory.
-  // `stop`: another rank of this process failed; whoever waits gives up.
+  // Appends what each communicator took of the device's memory. `stop`: another rank of this
+  // process failed; whoever waits gives up.
   Groups(const Job& job, int rank, Transport& control, const std::atomic<bool>& stop,
          std::vector<MemoryItem>& memory);
   ~Groups();
@@ -43,14 +45,17 @@ class Groups {
   // REQUIRES: nccl().registers().
   void register_buffer(std::byte* data, std::size_t bytes);
 
-  // Throws Error where a communicator failed since; the caller then aborts.
-  void check_failures() const;
+  // The host's only wait: for the event, for a communicator that fails, for another rank that
+  // did. Throws Error for the latter two; the caller then aborts.
+  void wait_for(const Event& event, const char* what,
+                std::chrono::microseconds nap = std::chrono::microseconds(20)) const;
   void abort() noexcept;
 
  private:
-  void split(Transport& control, std::vector<MemoryItem>& memory);
+  void check_failures() const;
+  void split(Transport& control, std::vector<MemoryItem>& memory, cudaStream_t stream,
+             void* numbers);
   void warm_up(const Split& split, ncclComm_t communicator, cudaStream_t stream, void* memory);
-  void wait_for(cudaStream_t stream) const;
   void all_reduce(ncclComm_t communicator, ncclRedOp_t op, std::span<const Stretch> stretches,
                   cudaStream_t on);
 
@@ -66,8 +71,5 @@ class Groups {
 
 // The stretches as one, where they lie end to end without padding; else one without data.
 Stretch end_to_end(std::span<const Stretch> stretches);
-
-// Bytes that the device has left, by cudaMemGetInfo.
-Bytes free_bytes();
 
 }  // namespace stepcast::cuda

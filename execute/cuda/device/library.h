@@ -7,7 +7,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <chrono>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -50,9 +49,6 @@ struct Nccl {
   }
 };
 #undef STEPCAST_POINTER
-
-// How long a rank waits for what does not come to its end.
-inline constexpr auto kPatience = std::chrono::minutes(10);
 
 // Opened once a process, by whoever comes first. Throws Error naming the file that is missing and
 // how to make it found.

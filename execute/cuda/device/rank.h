@@ -22,16 +22,11 @@
 #include "execute/cuda/device/event.h"
 #include "execute/cuda/device/groups.h"
 #include "execute/cuda/device/matmul.h"
+#include "execute/cuda/device/memory.h"
 #include "execute/cuda/fences.h"
 #include "execute/cuda/kernels.h"
 
 namespace stepcast::cuda {
-
-// Memory of the device, or of the host where the device reads it; given back at the end.
-using DeviceMemory = std::unique_ptr<std::byte, void (*)(std::byte*)>;
-DeviceMemory device_memory(std::size_t bytes, const char* what);  // zeroed
-DeviceMemory registrable_memory(std::size_t bytes, const char* what);  // by NCCL, zeroed
-DeviceMemory pinned_memory(std::size_t bytes);
 
 // What the host tells the device before a step, and what the device tells after it.
 struct StepState {
@@ -44,7 +39,8 @@ class DeviceRank : private BoundJob {
  public:
   // `stop`: another rank of this process failed; whoever waits gives up.
   DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-             Transport& control, int device, const CudaOptions& cuda, std::atomic<bool>& stop);
+             Transport& control, int device, const CudaOptions& cuda,
+             const std::atomic<bool>& stop);
   ~DeviceRank();
 
   void step();
@@ -53,7 +49,7 @@ class DeviceRank : private BoundJob {
  private:
   using Clock = std::chrono::steady_clock;
 
-  cudaStream_t stream(Stream s) const { return streams_[static_cast<std::size_t>(s)]; }
+  cudaStream_t stream(Stream s) const { return streams_[static_cast<std::size_t>(s)].get(); }
   void open_streams();
   void plan_places();
   void place_residents();
@@ -72,22 +68,23 @@ class DeviceRank : private BoundJob {
   void collective(const Body& body, const Collective& collective);
   void copy_tokens();
   const Group& group(const Transfer& transfer);
-  Launch launch() const;
+  Launch launch();
+  void keep_near();
 
   void take_step();
   void fork();
   void join();
   void capture();
-  void wait_for(const Event& event);
+  void synchronize();
   void take_spans(Duration step);
 
   const ExecuteOptions& options_;
   const Corpus& corpus_;
   Transport& control_;
   const CudaOptions& cuda_;
-  std::atomic<bool>& stop_;
+  const std::atomic<bool>& stop_;
   std::vector<MemoryItem> memory_;
-  std::array<cudaStream_t, kStreams> streams_ = {};  // null: the Job does not use it
+  std::array<OwnedStream, kStreams> streams_;  // null: the Job does not use it
   std::vector<Event> events_, fence_events_, joins_;
   std::vector<Fence> fences_;  // ascending in `before`
   std::multimap<std::int64_t, std::size_t> fences_after_;
@@ -105,11 +102,13 @@ class DeviceRank : private BoundJob {
   std::int64_t number_ = 0;  // of the next instruction of the step
   std::size_t next_fence_ = 0;
   std::size_t token_at_ = 0;  // in the staging
-  Event begin_, end_;
+  Event begin_, end_, near_;
+  std::int64_t launches_ = 0;
   std::vector<Event> marks_;  // begin and end of what was timed
   std::size_t timed_ = 0;
   std::vector<Span> spans_;
   std::vector<std::vector<Span>> recorded_;
+  bool capturing_ = false;
   cudaGraphExec_t graph_ = nullptr;
   RankRun run_;
 };

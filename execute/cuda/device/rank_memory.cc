@@ -1,62 +1,16 @@
-// The memory of a rank on a GPU: one block for the arena and for scratch, pinned memory for what
-// the host says before each step.
+// What a rank on a GPU has in memory: one block for the arena and for scratch, pinned memory for
+// what the host says before each step.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <new>
 #include <set>
 
-#include <fmt/format.h>
-
 #include "execute/convert.h"
 #include "execute/cuda/device/rank.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cuda {
-
-namespace {
-
-[[noreturn]] void throw_too_much(std::size_t bytes, const char* what) {
-  cudaGetLastError();  // it was heard
-  throw Error("cuda", fmt::format("{} needs {} bytes, the GPU has {} left; use a smaller "
-                                  "micro-batch, more recomputation or more ranks",
-                                  what, bytes, free_bytes().count));
-}
-
-}  // namespace
-
-DeviceMemory device_memory(std::size_t bytes, const char* what) {
-  void* memory = nullptr;
-  if (cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)) != cudaSuccess) {
-    throw_too_much(bytes, what);
-  }
-  DeviceMemory owned(static_cast<std::byte*>(memory), [](std::byte* m) { cudaFree(m); });
-  check(cudaMemset(memory, 0, bytes), "cudaMemset");
-  return owned;
-}
-
-// NVLink Sharp reads and writes in place only what ncclMemAlloc made (NCCL's user guide, "User
-// buffer registration").
-DeviceMemory registrable_memory(std::size_t bytes, const char* what) {
-  if (!nccl().registers()) {
-    throw Error("--register-buffers",
-                "this NCCL registers no buffers; 2.19 and later do, or leave it out");
-  }
-  void* memory = nullptr;
-  if (nccl().ncclMemAlloc(&memory, std::max<std::size_t>(bytes, 1)) != ncclSuccess) {
-    throw_too_much(bytes, what);
-  }
-  DeviceMemory owned(static_cast<std::byte*>(memory), [](std::byte* m) { nccl().ncclMemFree(m); });
-  check(cudaMemset(memory, 0, bytes), "cudaMemset");
-  return owned;
-}
-
-DeviceMemory pinned_memory(std::size_t bytes) {
-  void* memory = nullptr;
-  check(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault),
-        "cudaHostAlloc");
-  return {static_cast<std::byte*>(memory), [](std::byte* m) { cudaFreeHost(m); }};
-}
 
 // The arena is the Job's; behind it in the same block lies what kernels and cuBLASLt scratch on.
 void DeviceRank::plan_places() {
@@ -123,6 +77,7 @@ void DeviceRank::rehearse() {
   }
   check(cudaStreamSynchronize(stream(Stream::kCompute)), "the first kernels");
   check(cudaMemset(block_.get(), 0, arena_->size()), "cudaMemset");
+  settle();
   memory_.push_back({"kernels, and cuBLASLt's", before - free_bytes()});
 }
 
@@ -144,6 +99,7 @@ void DeviceRank::write_initial_values() {
     check(cudaMemcpy(slot(id, {0, chunk, 0}), stored.data(), stored.size(), cudaMemcpyHostToDevice),
           "copying initial weights");
   });
+  settle();  // such a copy returns when it has read what it copies
 }
 
 // All of the step's tokens and numbers into pinned memory. REQUIRES: no step is under way.
