@@ -30,7 +30,7 @@ struct GpuSubject {
 };
 
 GpuSubject prepare(const CalibrateArguments& arguments, const std::string& config) {
-  const WhatIf what_if = executable_what_if_on_gpus(config, arguments.sets, true);
+  const WhatIf what_if = read_what_if(config, arguments.sets);
   const Plan plan = ring_plan(what_if.plan);
   GpuSubject subject{config, what_if.cluster.device.name,
                      lower_ring(transformer(what_if.model, plan), what_if.plan, kRingRounds)};

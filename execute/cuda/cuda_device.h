@@ -24,6 +24,8 @@ struct CudaOptions {
   bool graphs = false;  // capture a step once and launch it whole: no gaps between kernels. Spans
                         // and the breakdown are then unknown: all of a step is Part::kOther.
                         // REQUIRES: the Job has no Synchronize, which cannot be captured
+  bool register_buffers = false;  // NCCL allocates the arena and knows it, so that it need not copy
+                                  // through buffers of its own (NCCL 2.19 and later)
 };
 
 // What the device's memory went to, as cudaMemGetInfo saw it go: the arena, and by name what lies

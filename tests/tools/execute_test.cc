@@ -87,6 +87,7 @@ TEST(ExecuteCommand, SaysWhatIsWrong) {
               HasSubstr("vocabulary of at least 256"));
   EXPECT_THAT(trouble(kTiny + "--device gpu"), HasSubstr("auto, cpu or cuda"));
   EXPECT_THAT(trouble(kTiny + "--device cpu --cuda-graphs"), HasSubstr("--cuda-graphs"));
+  EXPECT_THAT(trouble(kTiny + "--device cpu --register-buffers"), HasSubstr("--register-buffers"));
   // A plan of 1,024 ranks of a large model does not fit here, and nobody tries.
   EXPECT_THAT(trouble("configs/llama3.1-70b-1024xh100.json"), HasSubstr("GB"));
 }

@@ -54,6 +54,7 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
   place_residents();
   rehearse();
   groups_.emplace(job, rank_, control, stop_, memory_);
+  if (cuda.register_buffers) register_arena();
   write_initial_values();
 }
 
@@ -89,7 +90,6 @@ Launch DeviceRank::launch() {
   Launch at;
   at.stream = stream(Stream::kCompute);
   at.scratch = scratch_;
-  at.seed = options_.seed;
   return at;
 }
 
@@ -220,7 +220,9 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
   writes_.clear();
   for (const TensorId id : reads) reads_.push_back({slot(id, call_), &tensor(id)});
   for (const TensorId id : writes) writes_.push_back({slot(id, call_), &tensor(id)});
-  const Work work{op, reads_, writes_, place_};
+  auto* state = reinterpret_cast<StepState*>(state_.get());
+  const Work work{op, reads_, writes_, place_,
+                  dropout(op, reads, writes, options_.seed, &state->step)};
   match(
       op, [&](const Gemm& gemm) { product(gemm, work); }, [](const Update&) {},
       [&](const auto& other) { stepcast::cuda::launch(other, work, launch()); });
@@ -228,7 +230,6 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
   const bool counts = loss != nullptr && loss->part == LossPart::kFinish &&
                       compute.phase == Phase::kForward && place_.tensor_rank == 0;
   if (!counts) return;
-  auto* state = reinterpret_cast<StepState*>(state_.get());
   launch_add_up(reinterpret_cast<const float*>(slot(writes[0], call_)),
                 tensor(writes[0]).shape.elements(), &state->loss, launch());
 }
@@ -288,8 +289,8 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
 // The host waits for all of the rank's streams, and for nobody else's on the same device.
 void DeviceRank::synchronize() {
   std::size_t i = 0;
-  for (cudaStream_t one : streams_) {
-    if (one != nullptr) joins_[i++].record(one);
+  for (const OwnedStream& one : streams_) {
+    if (one != nullptr) joins_[i++].record(one.get());
   }
   for (const Event& join : joins_) {
     groups_->wait_for(join, "a synchronisation", std::chrono::microseconds(0));
