@@ -230,6 +230,10 @@ void add_combined(Cases& cases) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.scatter_gather = false, p.pipeline_overlap = false;
     p.tensor_overlap = false;
   });
+  cases.add("a_host_that_waits", llama, 4, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.tensor = 2, p.pipeline_overlap = false;
+    p.p2p_sync = p.pass_sync = p.optimizer_sync = true;
+  });
   cases.add("another_order_of_axes", gpt, 2, [](Plan& p) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.data = 2, p.zero = 1;
     p.order = {Axis::kPipeline, Axis::kData,    Axis::kTensor,
