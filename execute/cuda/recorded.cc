@@ -15,7 +15,7 @@ namespace stepcast::cuda {
 namespace {
 
 // Axes, or a direction; the first member, or the sender; the stream; the number of the meeting.
-using Meeting = std::tuple<int, int, int, std::int64_t>;
+using MeetingKey = std::tuple<int, int, int, std::int64_t>;
 
 // A message is one of its sender's stream.
 Stream senders_stream(Stream stream) {
@@ -28,7 +28,7 @@ void for_meetings(const Job& job, int rank, Function function) {
   std::map<std::tuple<int, int, int>, std::int64_t> met;
   const auto next = [&](int kind, int first, Stream stream) {
     const std::tuple key(kind, first, static_cast<int>(stream));
-    return Meeting(kind, first, static_cast<int>(stream), met[key]++);
+    return MeetingKey(kind, first, static_cast<int>(stream), met[key]++);
   };
   std::map<std::pair<std::uint8_t, bool>, int> firsts;
   const Program& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
@@ -55,18 +55,18 @@ void for_meetings(const Job& job, int rank, Function function) {
 Recording record_spans(const Job& job, std::span<const std::vector<Span>> spans, Duration step) {
   Recording out;
   out.step = step;
-  std::map<Meeting, Duration> shortest;
+  std::map<MeetingKey, Duration> shortest;
   for (std::size_t rank = 0; rank < spans.size(); ++rank) {
     std::vector<Duration>& durations = out.durations.emplace_back();
     for (const Span& span : spans[rank]) durations.push_back(span.end - span.begin);
-    for_meetings(job, static_cast<int>(rank), [&](std::size_t at, const Meeting& meeting) {
+    for_meetings(job, static_cast<int>(rank), [&](std::size_t at, const MeetingKey& meeting) {
       STEPCAST_CHECK(at < durations.size(), "a span each for what takes time");
       const auto [known, fresh] = shortest.emplace(meeting, durations[at]);
       if (!fresh) known->second = std::min(known->second, durations[at]);
     });
   }
   for (std::size_t rank = 0; rank < spans.size(); ++rank) {
-    for_meetings(job, static_cast<int>(rank), [&](std::size_t at, const Meeting& meeting) {
+    for_meetings(job, static_cast<int>(rank), [&](std::size_t at, const MeetingKey& meeting) {
       out.durations[rank][at] = shortest.at(meeting);
     });
   }
