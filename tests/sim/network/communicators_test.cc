@@ -1,9 +1,6 @@
 // NCCL's buffers against what was published of them, and which communicators a Job makes.
 #include "sim/network/communicators.h"
 
-#include <fstream>
-#include <sstream>
-
 #include <gtest/gtest.h>
 
 #include "sim/base/json.h"

@@ -1,8 +1,6 @@
 // Collectives as NCCL's tuner runs them, against its formulas and against published measurements.
 #include <cmath>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include <gtest/gtest.h>
 
