@@ -32,6 +32,10 @@ class Groups {
   void send(int direction, const Stretch& message, cudaStream_t on);
   void receive(int direction, const Stretch& message, cudaStream_t on);
 
+  // Whether this rank's stage does, in that direction.
+  bool sends(int direction) const;
+  bool receives(int direction) const;
+
   // Throws Error where a communicator failed since; the caller then aborts.
   void check_failures() const;
   void abort() noexcept;
@@ -52,6 +56,13 @@ class Groups {
 
 // The stretches as one, where they lie end to end without padding; else one without data.
 Stretch end_to_end(std::span<const Stretch> stretches);
+
+// Of a rank that runs without the others: what they would have sent, as numbers of the same kind,
+// so that its kernels have what they have in a step. A gather's other parts are copies of this
+// rank's, sums are its own summands, a message is made up.
+void stand_in(const Transfer& transfer, const Group& members, const Carried& carried,
+              cudaStream_t on);
+void stand_in(const Stretch& message, cudaStream_t on);
 
 // Bytes that the device has left, by cudaMemGetInfo.
 Bytes free_bytes();

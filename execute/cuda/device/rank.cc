@@ -13,9 +13,6 @@ namespace stepcast::cuda {
 
 namespace {
 
-// Of a step in which nothing comes to an end.
-constexpr auto kPatience = std::chrono::minutes(10);
-
 std::vector<bool> used_streams(const Job& job, const Program& program) {
   std::vector<bool> used(kStreams, false);
   used[static_cast<std::size_t>(Stream::kCompute)] = true;
@@ -54,7 +51,7 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
   plan_places();
   place_residents();
   rehearse();
-  groups_.emplace(job, rank_, control, memory_);
+  if (!cuda.alone) groups_.emplace(job, rank_, control, memory_);
   write_initial_values();
 }
 
@@ -182,10 +179,13 @@ void DeviceRank::work(const Body& body, const Instruction& instruction) {
       instruction, [&](const Compute& c) { compute(body, c); },
       [&](const Collective& c) { collective(body, c); },
       [&](const Send& s) {
-        groups_->send(s.step, stretch(s.tensor), stream(s.stream));
+        if (groups_) groups_->send(s.step, stretch(s.tensor), stream(s.stream));
         run_.sent[static_cast<std::size_t>(Axis::kPipeline)] += tensor(s.tensor).bytes();
       },
-      [&](const Receive& r) { groups_->receive(-r.step, stretch(r.tensor), stream(r.stream)); },
+      [&](const Receive& r) {
+        if (!groups_) return stand_in(stretch(r.tensor), stream(r.stream));
+        groups_->receive(-r.step, stretch(r.tensor), stream(r.stream));
+      },
       [&](const Alloc& a) { slot(a.tensor, call_) = arena_->allocate(tensor(a.tensor)); },
       [&](const Free& f) { arena_->free(tensor(f.tensor)); },
       [&](const Record& r) { events_[static_cast<std::size_t>(r.event)].record(stream(r.stream)); },
@@ -270,7 +270,9 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
   const Group& members = group(transfer);
   carried(transfer, ids(body, collective.operands, false), ids(body, collective.operands, true),
           members.members.size(), carried_);
-  groups_->collective(transfer, members, collective.stream, carried_, stream(collective.stream));
+  const cudaStream_t on = stream(collective.stream);
+  if (!groups_) return stand_in(transfer, members, carried_, on);
+  groups_->collective(transfer, members, collective.stream, carried_, on);
   const bool gathers = transfer.kind == TransferKind::kReduceScatter;
   Transfer moved = transfer;
   moved.bytes = {};
@@ -278,20 +280,12 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
   run_.sent[static_cast<std::size_t>(charged(transfer.axes))] += sent_bytes(moved, job_.mesh);
 }
 
-// The host's only wait: for the step's end, for a communicator that fails, for another rank.
+// For the step's end, for a communicator that fails, for another rank.
 void DeviceRank::wait_for(const Event& event) {
-  const auto give_up = Clock::now() + kPatience;
-  for (;;) {
-    const cudaError_t state = cudaEventQuery(event.get());
-    if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) check(state, "a step");
-    groups_->check_failures();
+  await(event, fmt::format("rank {}: a step", rank_).c_str(), [&] {
+    if (groups_) groups_->check_failures();
     if (stop_.load()) throw Error("execute", "another rank stopped");
-    if (Clock::now() > give_up) {
-      throw Error("cuda", fmt::format("rank {}: a step did not end within ten minutes", rank_));
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
+  });
 }
 
 // The second step is captured; the first one was for what NCCL does at its first calls.

@@ -22,15 +22,11 @@
 #include "execute/cuda/device/event.h"
 #include "execute/cuda/device/groups.h"
 #include "execute/cuda/device/matmul.h"
+#include "execute/cuda/device/memory.h"
 #include "execute/cuda/fences.h"
 #include "execute/cuda/kernels.h"
 
 namespace stepcast::cuda {
-
-// Memory of the device, or of the host where the device reads it; given back at the end.
-using DeviceMemory = std::unique_ptr<std::byte, void (*)(std::byte*)>;
-DeviceMemory device_memory(std::size_t bytes, const char* what);  // zeroed
-DeviceMemory pinned_memory(std::size_t bytes);
 
 // What the host tells the device before a step, and what the device tells after it.
 struct StepState {

@@ -185,5 +185,21 @@ TEST(TimedTransfers, WithOtherRanksAreInterpolatedAndOfOtherKindsUnknown) {
   EXPECT_FALSE(timed_choice(transfer, false, mesh_of(Axis::kData, 2), Profile()));
 }
 
+// Four groups of two that share a node's links are not one group that has them to itself.
+TEST(Measured, CountsForAsManyGroupsANodeAsItWasMeasuredWith) {
+  WireCurve curve = square_root();
+  curve.ranks = 2;
+  curve.groups_per_node = 4;
+  const Cluster cluster = cluster_with(curve);
+  Placement placement;
+  placement.ranks = placement.ranks_per_node = 2;
+  for (const int groups : {1, 2, 4}) {
+    placement.groups_per_node = groups;
+    const auto choice = measured_choice(TransferKind::kAllReduce, kibibytes(1), placement,
+                                        *cluster.profile);
+    EXPECT_EQ(choice.has_value(), groups == 4) << groups;
+  }
+}
+
 }  // namespace
 }  // namespace stepcast
