@@ -91,10 +91,11 @@ Verdict judge_kind(const NcclTestsTable& table, int ranks, const NcclTestsDefaul
     return {{}, "which collective? The log does not say: give --collective"};
   }
   if (row != nullptr && !fits(*row, bus_factor(*kind, ranks))) {
-    return {{}, fmt::format("busbw / algbw is {:.4f}, but of {} over {} ranks {:.4f}: another "
-                            "collective, or another number of ranks",
-                            row->bus_bandwidth / row->algorithm_bandwidth, collective_name(*kind), ranks,
-                            bus_factor(*kind, ranks))};
+    return {{},
+            fmt::format("busbw / algbw is {:.4f}, but of {} over {} ranks {:.4f}: another "
+                        "collective, or another number of ranks",
+                        row->bus_bandwidth / row->algorithm_bandwidth, collective_name(*kind),
+                        ranks, bus_factor(*kind, ranks))};
   }
   return {kind, ""};
 }

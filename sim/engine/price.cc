@@ -124,10 +124,9 @@ std::vector<Beside> price_beside(const Job& job, const Cluster& cluster,
     for (std::size_t op = 0; op < job.ops.size(); ++op) {
       const BesidePoint* measured =
           measured_beside(beside_kernel(job.ops[op]), job.transfers[id], job.mesh, cluster);
-      const double factor =
-          measured != nullptr
-              ? measured->kernel_factor
-              : op_cost(job.ops[op], cluster.device, setting).time / alone[op];
+      const double factor = measured != nullptr
+                                ? measured->kernel_factor
+                                : op_cost(job.ops[op], cluster.device, setting).time / alone[op];
       beside.ops.push_back(std::max(1.0, factor));
     }
     for (const Port port : ports) beside.transfers.push_back(port == ports[id] ? 2 : 1);

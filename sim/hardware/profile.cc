@@ -189,12 +189,9 @@ Json write_profile(const Profile& profile) {
       points.push_back({{"bytes", size_text(point.bytes)},
                         {"seconds", exact_seconds(point.time)}});
     }
-    Json one = {{"collective", curve.collective},
-                {"ranks", curve.ranks},
-                {"nodes", curve.nodes},
-                {"points", std::move(points)},
-                {"samples", curve.samples},
-                {"spread", curve.spread}};
+    Json one = {{"collective", curve.collective}, {"ranks", curve.ranks},
+                {"nodes", curve.nodes},           {"points", std::move(points)},
+                {"samples", curve.samples},       {"spread", curve.spread}};
     if (curve.groups_per_node != 1) one["groups_per_node"] = curve.groups_per_node;
     json["wires"].push_back(std::move(one));
   }

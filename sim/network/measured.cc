@@ -95,8 +95,7 @@ std::optional<TransferChoice> measured_choice(TransferKind kind, Bytes bytes,
   const auto curve =
       std::find_if(profile.wires.begin(), profile.wires.end(), [&](const WireCurve& one) {
         return one.ranks == placement.ranks && one.nodes == placement.nodes &&
-               one.groups_per_node == placement.groups_per_node &&
-               one.collective == name;
+               one.groups_per_node == placement.groups_per_node && one.collective == name;
       });
   if (curve == profile.wires.end()) return std::nullopt;
   const MeasuredTime measured = time_on(*curve, bytes, profile.basis);
