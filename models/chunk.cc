@@ -339,7 +339,8 @@ BodyId ChunkWriter::forward(bool first) {
     };
     issue();
     if (shape_.previous) {
-      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1,
+                    plan_);
     }
     std::int32_t arrived = -1;
     for (const PassStep& step : steps) {
@@ -351,12 +352,14 @@ BodyId ChunkWriter::forward(bool first) {
     }
   } else {
     if (shape_.previous) {
-      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1);
+      write_receive(body, {activations_.front(), slices_in_[0]}, Stream::kReceiveForward, -1,
+                    plan_);
     }
     const bool reshard = plan_.reshard_after_forward;
     run_steps(body, steps, streams_weights() && (first || reshard), streams_weights() && reshard);
   }
   prepares_ = false;
+  if (plan_.pass_sync) body.add(Synchronize{});
   if (shape_.next) {
     write_send(body, {activations_.back(), slices_out_[0]}, Stream::kSendForward, 1, plan_);
   }
@@ -389,7 +392,7 @@ BodyId ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
-    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1);
+    write_receive(body, {gradients_.back(), slices_out_[1]}, Stream::kReceiveBackward, 1, plan_);
   }
   const bool reshard = plan_.reshard_after_forward;
   run_steps(body, backward_steps(pass_blocks(), visit_, last), streams_weights() && reshard,
@@ -398,6 +401,7 @@ BodyId ChunkWriter::backward(bool last) {
     state_.close_gradients(body, open_);
     open_.clear();
   }
+  if (plan_.pass_sync) body.add(Synchronize{});
   if (shape_.previous) {
     write_send(body, {gradients_.front(), slices_in_[1]}, Stream::kSendBackward, -1, plan_);
   }

@@ -25,10 +25,15 @@ class Lowering {
  private:
   const ChunkBodies& bodies_of(const BlockRange& part, bool previous, bool next);
   BodyId write_clip();
+  void reduce_norm(BodyWriter& body, AxisSet axes);
+  BodyId write_synchronize();
   BodyId write_norm_reset();
   void write_program(const std::vector<Slot>& slots, std::size_t stage);
-  void write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
-                   std::int64_t round, std::vector<Call>& schedule) const;
+  void write_round(const std::vector<Slot>& slots, std::size_t stage,
+                   const std::vector<ChunkBodies>& bodies, std::int64_t round,
+                   std::vector<Call>& schedule) const;
+  bool receives(const Slot& slot, std::size_t stage) const;
+  bool sends(const Slot& slot, std::size_t stage) const;
 
   const Network& network_;
   const Plan& plan_;
@@ -45,6 +50,7 @@ class Lowering {
   BodyId begin_ = -1;
   BodyId clip_ = -1;
   BodyId norm_reset_ = -1;
+  BodyId synchronize_ = -1;
 };
 
 const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bool next) {
@@ -57,19 +63,32 @@ const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bo
   return chunks_.back();
 }
 
-// Every rank has a share of the squared norm: of its slices, its stage, its shard.
+// Every rank has a share of the squared norm: of its slices, its stage, its shard. The host may
+// read it, to clip or to skip the step where a loss scale was too large.
 BodyId Lowering::write_clip() {
   AxisSet axes;
   for (Axis axis : {Axis::kTensor, Axis::kData, Axis::kPipeline}) {
     const bool split = axis != Axis::kData || plan_.effective_zero() >= 1;
     if (split && job_.mesh.degree(axis) > 1) axes = axes | AxisSet(axis);
   }
-  if (axes.empty()) return -1;
+  if (!plan_.clip_gradients) axes = {};
+  if (axes.empty() && !plan_.optimizer_sync) return -1;
   BodyWriter body(tables_, "clip", Phase::kOptimizer);
+  if (!axes.empty()) reduce_norm(body, axes);
+  if (plan_.optimizer_sync) body.add(Synchronize{});
+  return body.finish();
+}
+
+void Lowering::reduce_norm(BodyWriter& body, AxisSet axes) {
   body.order(Stream::kCompute, kComputeReady, Stream::kGlobal);
   body.collective({TransferKind::kAllReduce, axes, false, body.bytes(norm_)}, {norm_}, {norm_},
                   tables_.label("gradients.norm.reduce"), Stream::kGlobal, Phase::kOptimizer);
   body.order(Stream::kGlobal, kGlobalDone, Stream::kCompute);
+}
+
+BodyId Lowering::write_synchronize() {
+  BodyWriter body(tables_, "synchronize", Phase::kForward);
+  body.add(Synchronize{});
   return body.finish();
 }
 
@@ -80,18 +99,36 @@ BodyId Lowering::write_norm_reset() {
   return body.finish();
 }
 
-void Lowering::write_round(const std::vector<Slot>& slots, const std::vector<ChunkBodies>& bodies,
-                           std::int64_t round, std::vector<Call>& schedule) const {
+// The first part receives no activations and sends no gradients; the last the other way round.
+bool Lowering::receives(const Slot& slot, std::size_t stage) const {
+  const std::size_t part = static_cast<std::size_t>(slot.chunk * plan_.pipeline) + stage;
+  return slot.backward ? part + 1 < parts_.size() : part > 0;
+}
+
+bool Lowering::sends(const Slot& slot, std::size_t stage) const {
+  const std::size_t part = static_cast<std::size_t>(slot.chunk * plan_.pipeline) + stage;
+  return slot.backward ? part > 0 : part + 1 < parts_.size();
+}
+
+// Where the host waits for messages, one wait serves a send and the receive that follows it, which
+// are posted together; a send that none follows is waited for by itself.
+void Lowering::write_round(const std::vector<Slot>& slots, std::size_t stage,
+                           const std::vector<ChunkBodies>& bodies, std::int64_t round,
+                           std::vector<Call>& schedule) const {
   const auto chunks = static_cast<std::int32_t>(bodies.size());
   const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
   if (begin_ >= 0) schedule.push_back({begin_, 0, 0});
-  for (const Slot& slot : slots) {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Slot& slot = slots[i];
     const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
     const PassBodies& b =
         passes[static_cast<std::size_t>(round + slot.micro_batch) % passes.size()];
     BodyId body = slot.micro_batch == 0 ? b.forward_first : b.forward;
     if (slot.backward) body = slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
     schedule.push_back({body, slot.chunk, slot.micro_batch});
+    if (synchronize_ < 0 || !sends(slot, stage)) continue;
+    const bool together = i + 1 < slots.size() && receives(slots[i + 1], stage);
+    if (!together) schedule.push_back({synchronize_, slot.chunk, slot.micro_batch});
   }
   if (norm_reset_ >= 0) schedule.push_back({norm_reset_, 0, 0});
   for (std::int32_t c = 0; c < chunks; ++c) {
@@ -123,7 +160,7 @@ void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) 
   program.schedule.reserve(static_cast<std::size_t>(rounds_) *
                            (slots.size() + 2 * bodies.size() + 2));
   for (std::int64_t round = 0; round < rounds_; ++round) {
-    write_round(slots, bodies, round, program.schedule);
+    write_round(slots, stage, bodies, round, program.schedule);
   }
   job_.programs.push_back(std::move(program));
 }
@@ -144,8 +181,9 @@ Job Lowering::run() {
     norm_set_ = static_cast<std::int32_t>(job_.resident_sets.size());
     job_.resident_sets.push_back({norm_});
     norm_reset_ = write_norm_reset();
-    clip_ = write_clip();
   }
+  clip_ = write_clip();
+  if (plan_.p2p_sync && plan_.pipeline > 1) synchronize_ = write_synchronize();
   if (plan_.effective_zero() == 3) begin_ = write_begin(tables_, plan_);
   const auto schedules = pipeline_schedule(
       plan_.schedule, static_cast<std::int32_t>(plan_.pipeline),

@@ -1,10 +1,14 @@
 // A tensor that all tensor ranks hold whole need not cross to the next stage t times: each rank
 // sends 1 / t of its rows, and the receivers gather them (Narayanan et al. 2021, section 4.1).
+//
+// Where the host waits for messages, it does so when the message is there, before it issues what
+// works on it; then the compute stream has nothing to do either, so it waits for the same.
 #include "models/message.h"
 
 namespace stepcast {
 
-void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int step) {
+void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int step,
+                   const Plan& plan) {
   Tables& tables = body.tables();
   const bool sliced = what.slice != kNoTensor;
   const TensorId sent = sliced ? what.slice : what.tensor;
@@ -12,10 +16,9 @@ void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int st
   body.add(Alloc{sent});
   body.add(Receive{tables.transfer(transfer), sent, tables.label("receive"), stream,
                    static_cast<std::int8_t>(step)});
-  if (!sliced) {
-    body.order(stream, kReceived, Stream::kCompute);
-    return;
-  }
+  if (!sliced || plan.p2p_sync) body.order(stream, kReceived, Stream::kCompute);
+  if (plan.p2p_sync) body.add(Synchronize{});
+  if (!sliced) return;
   body.add(Alloc{what.tensor});
   body.order(stream, kReceived, Stream::kTensor);
   body.collective({TransferKind::kAllGather, Axis::kTensor, false, body.bytes(what.tensor)},

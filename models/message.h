@@ -14,10 +14,12 @@ struct Crossing {
 };
 
 // From the part `step` further on the pipeline axis; slices are gathered. Allocates the tensor.
-void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int step);
+void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int step,
+                   const Plan& plan);
 
 // To the part `step` further. What is sent is freed at once for the allocator's book; its memory is
-// given back when the send is done with it (as record_stream does).
+// given back when the send is done with it (as record_stream does). The host does not wait for it
+// here: between neighbours that both send first neither would come to its receive.
 void write_send(BodyWriter& body, const Crossing& what, Stream stream, int step, const Plan& plan);
 
 }  // namespace stepcast

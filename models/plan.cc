@@ -65,6 +65,17 @@ Trouble pipeline_trouble(const Plan& plan) {
                                "to \"1f1b\"",
                                plan.virtual_stages, plan.pipeline));
   }
+  if (interleaved && (plan.p2p_sync || plan.pass_sync)) {
+    return trouble("host", plan.p2p_sync ? "p2p_sync" : "pass_sync",
+                   "an interleaved schedule in which the host waits exchanges messages of both "
+                   "directions at once, which is not covered yet; set p2p_sync and pass_sync to "
+                   "false");
+  }
+  if (plan.p2p_sync && plan.pipeline > 1 && plan.pipeline_overlap) {
+    return trouble("host", "p2p_sync",
+                   "a host that waits for every message lets nothing run beside one; set "
+                   "parallel.pipeline_overlap to false, or p2p_sync to false");
+  }
   const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
   if (plan.layout == StageLayout::kGiven && std::ssize(plan.stages) != chunks) {
     return trouble("parallel", "stages",
@@ -88,8 +99,9 @@ Trouble batch_trouble(const Plan& plan) {
                                nearest_multiples(plan.global_batch, unit)));
   }
   const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
-  // A forward and a backward call each, and a few a chunk for the optimizer.
-  const std::int64_t most = (kCallsMax - 8 * chunks) / (2 * chunks);
+  // A forward and a backward call each, a wait of the host behind either, and a few a chunk for the
+  // optimizer.
+  const std::int64_t most = (kCallsMax - 8 * chunks) / ((plan.p2p_sync ? 4 : 2) * chunks);
   if (plan.micro_batches() > most) {
     return trouble("batch", "global",
                    fmt::format("{} micro-batches through {} chunks are too many to write down; at "

@@ -117,6 +117,14 @@ struct Plan {
   bool dropout = false;                // the model's dropout is active
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
+  // host: where it waits until the device has done all that it has issued
+  bool p2p_sync = false;               // at every message of the pipeline (Megatron-Core's
+                                       // batch_p2p_sync)
+  bool pass_sync = false;              // when a forward or a backward pass is issued, before what
+                                       // it sends (Megatron-LM's timers until August 2022)
+  bool optimizer_sync = false;         // before the updates: it reads the norm, or whether a loss
+                                       // scale was too large
+
   // allocator
   bool expandable_segments = false;    // of PyTorch's caching allocator: less cut-off memory
   std::optional<Bytes> blas_workspace; // CUBLAS_WORKSPACE_CONFIG, a host thread; none: the device's
@@ -173,12 +181,13 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
-// "attention", "loss", "dropout", "clip_gradients", "allocator", "buffers" of a what-if and leaves
-// its other keys to others. `devices` > 0 derives a left out data degree and has to match; 0 takes
-// any. Required is only batch.sequence_length; the rest defaults to the members above, global to
-// micro * data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1,
-// gradients to the compute type, dropout to the model's. With fp32 weights there is no further
-// master copy, with fp32 gradients no further copy of those, whatever is asked.
+// "attention", "loss", "dropout", "clip_gradients", "allocator", "buffers" of a what-if, "host" but
+// for its launch, and leaves its other keys to others. `devices` > 0 derives a left out data degree
+// and has to match; 0 takes any. Required is only batch.sequence_length; the rest defaults to the
+// members above, global to micro * data (one micro-batch), the schedule to 1f1b, or interleaved
+// where virtual_stages > 1, gradients to the compute type, dropout to the model's. With fp32
+// weights there is no further master copy, with fp32 gradients no further copy of those, whatever
+// is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

@@ -238,6 +238,15 @@ void read_precision(const Object& object, Plan& plan) {
   object.done();
 }
 
+// How long a launch takes is no matter of the plan.
+void read_host(const Object& object, Plan& plan) {
+  object.touch("launch");
+  plan.p2p_sync = object.boolean("p2p_sync", plan.p2p_sync);
+  plan.pass_sync = object.boolean("pass_sync", plan.pass_sync);
+  plan.optimizer_sync = object.boolean("optimizer_sync", plan.optimizer_sync);
+  object.done();
+}
+
 void read_buffers(const Object& object, Plan& plan) {
   plan.weight_gradient_placeholders =
       object.boolean("weight_gradient_placeholders", plan.weight_gradient_placeholders);
@@ -298,6 +307,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.loss = what_if.word("loss", plan.loss, kLosses);
   plan.dropout = what_if.boolean("dropout", model.dropout);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
+  read_host(what_if.object("host"), plan);
   const Object allocator = what_if.object("allocator");
   plan.expandable_segments = allocator.boolean("expandable_segments", plan.expandable_segments);
   if (allocator.has("blas_workspace")) plan.blas_workspace = allocator.bytes("blas_workspace");
@@ -337,6 +347,9 @@ Json write_plan(const Plan& plan) {
   json["loss"] = word_of(plan.loss, kLosses);
   json["dropout"] = plan.dropout;
   json["clip_gradients"] = plan.clip_gradients;
+  json["host"] = {{"p2p_sync", plan.p2p_sync},
+                  {"pass_sync", plan.pass_sync},
+                  {"optimizer_sync", plan.optimizer_sync}};
   json["allocator"] = {
       {"expandable_segments", plan.expandable_segments},
       {"blas_workspace", plan.blas_workspace ? Json(exact_bytes(*plan.blas_workspace)) : Json()}};

@@ -89,6 +89,8 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
     std::vector<std::string> sets = {set_text("parallel.virtual_stages", chunks),
                                      chunks > 1 ? "parallel.schedule=interleaved"
                                                 : "parallel.schedule=1f1b"};
+    if (chunks > 1 && plan.p2p_sync) sets.emplace_back("host.p2p_sync=false");
+    if (chunks > 1 && plan.pass_sync) sets.emplace_back("host.pass_sync=false");
     lay_out_again(plan, model, plan.pipeline, chunks, sets);
     changes.push_back({name, std::move(sets)});
   };
@@ -101,7 +103,8 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
     changes.push_back({"balanced stages", {"parallel.stages=balanced"}});
   }
   if (!plan.pipeline_overlap) {
-    changes.push_back({"pipeline overlap", {"parallel.pipeline_overlap=true"}});
+    changes.push_back(
+        {"pipeline overlap", {"host.p2p_sync=false", "parallel.pipeline_overlap=true"}});
   }
 }
 

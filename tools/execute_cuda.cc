@@ -29,9 +29,23 @@ bool choose_gpus(const ExecuteArguments& arguments) {
   return chosen;
 }
 
+void check_graphs(const Job& job) {
+  for (const Body& body : job.bodies) {
+    for (const Instruction& instruction : body.code) {
+      if (!std::holds_alternative<Synchronize>(instruction)) continue;
+      throw Error("--cuda-graphs",
+                  fmt::format("the host waits in \"{}\", inside the step, which no graph can hold; "
+                              "leave the flag out, or set those of "
+                              "host (p2p_sync, pass_sync, optimizer_sync) to false",
+                              body.name));
+    }
+  }
+}
+
 std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
                                  const Corpus& corpus, bool graphs, Gpus& gpus) {
   std::vector<RankRun> runs;
+  if (graphs) check_graphs(job);
   for (CudaRun& run : run_cuda_threads(job, options, corpus, {graphs})) {
     if (runs.empty()) gpus.memory = std::move(run.memory);
     runs.push_back(std::move(run.run));
@@ -42,6 +56,7 @@ std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
 
 RankRun run_on_a_gpu(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                      Transport& control, bool graphs, Gpus& gpus) {
+  if (graphs) check_graphs(job);
   const int device = cuda_device_of_process(control.rank());
   CudaRun run = run_cuda_rank(job, options, corpus, control, device, {graphs});
   gpus.memory = std::move(run.memory);

@@ -20,7 +20,10 @@ struct Gpus {
 // of NVIDIA devices and there is one here for every rank that this process runs.
 bool choose_gpus(const ExecuteArguments& arguments);
 
-// All ranks as threads, or this process's one. Fill in `gpus`.
+// Throws Error where the host waits inside the step, which no graph can hold.
+void check_graphs(const Job& job);
+
+// All ranks as threads, or this process's one. Fill in `gpus`. With `graphs`, check_graphs().
 std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
                                  const Corpus& corpus, bool graphs, Gpus& gpus);
 RankRun run_on_a_gpu(const Job& job, const ExecuteOptions& options, const Corpus& corpus,

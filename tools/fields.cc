@@ -337,6 +337,17 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "fusion.update", "true",
             "The update is one kernel; else fp32 gradients are unscaled, clipped, copied."),
       field(Form::kObject, "host", "{}", "The framework's host side."),
+      field(Form::kSwitch, "host.p2p_sync", "false",
+            "The host waits for the whole device at every message between stages (Megatron-Core's "
+            "batch_p2p_sync); needs pipeline_overlap false.",
+            "The launches behind a message are exposed, in other."),
+      field(Form::kSwitch, "host.pass_sync", "false",
+            "It does so at the end of every forward and backward pass (Megatron-LM's timers until "
+            "2022).",
+            "Each pass begins with exposed launches, in other."),
+      field(Form::kSwitch, "host.optimizer_sync", "false",
+            "It reads the norm, or whether a loss scale was too large, before the update.",
+            "The update's launches are exposed, in other."),
       field(Form::kTime, "host.launch", "the device's",
             "Host time to issue one kernel, collective or message.",
             "The pace of small models, whatever the device."),

@@ -262,6 +262,7 @@ void read_software(const Object& root, Device& device) {
   fusion.update = object.boolean("update", fusion.update);
   object.done();
   const Object host = root.object("host");
+  for (const char* of_plan : {"p2p_sync", "pass_sync", "optimizer_sync"}) host.touch(of_plan);
   device.launch = host.seconds("launch", device.launch);
   if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
   host.done();
@@ -401,7 +402,7 @@ Json resolve(const WhatIf& what_if, const FoundCluster& cluster, const FoundProf
   const Json plan = write_plan(what_if.plan);
   for (const auto& [key, value] : plan.items()) json[key] = value;
   const Json software = write_software(what_if.cluster.device);
-  for (const auto& [key, value] : software.items()) json[key] = value;
+  for (const auto& [key, value] : software.items()) json[key].update(value);  // "host" is both's
 
   // What was not asked is null, which reads as absent.
   const Object expect = root.object("expect");

@@ -27,7 +27,8 @@ int cuda_device_of_process(int rank);
 
 struct CudaOptions {
   bool graphs = false;  // capture a step once and launch it whole: no gaps between kernels. Spans
-                        // and the breakdown are then unknown: all of a step is Part::kOther
+                        // and the breakdown are then unknown: all of a step is Part::kOther.
+                        // REQUIRES: the Job has no Synchronize, which cannot be captured
   bool alone = false;   // without the other ranks: what they would send is made up. For timing a
                         // rank's kernels where there are fewer GPUs than ranks; the losses are none
 };

@@ -87,7 +87,7 @@ class Planner {
         [&](const Wait& w) {
           join(clocks_[at(w.stream)], events_[static_cast<std::size_t>(w.event)]);
         },
-        [](const Mark&) {});
+        [](const auto&) {});
   }
 
   void work(const Body& body, Operands operands, Stream stream) {

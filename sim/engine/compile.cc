@@ -261,6 +261,7 @@ class Compiler {
   void add(const Wait& wait) {
     emit(MicroKind::kWait, wait.stream).other = event_register(wait.event);
   }
+  void add(const Synchronize&) { emit(MicroKind::kSynchronize, Stream::kCompute); }
   void add(const Alloc&) {}
   void add(const Free&) {}
   void add(const Mark&) {}

@@ -31,6 +31,7 @@ enum class MicroKind : std::uint8_t {
   kReceive,     // other: index of Code::channels, detail: index of Code::causes
   kRecord,      // other: the event's register
   kWait,        // other: the event's register
+  kSynchronize,  // the host waits for all of Code::streams
   kSegment,     // other: index of Code::segments; what follows may be remembered
   kSegmentEnd,  // other: the same
   kEnd,         // of the body

@@ -159,8 +159,8 @@ class Analysis {
   Segment segment_;
 };
 
-// What meets no other rank. Records from a stream that receives carry the cause of its last
-// Receive, which is not known here; they stand next to it anyway.
+// What meets no other rank and leaves the host to itself. Records from a stream that receives carry
+// the cause of its last Receive, which is not known here; they stand next to it anyway.
 bool stays(const Code& code, const Micro& micro) {
   switch (micro.kind) {
     case MicroKind::kCompute:

@@ -14,6 +14,7 @@
 //                               duration, which is longer beside others (below)
 //   Receive                     host += issue; clock = latest of clock, host, the message's arrival
 //   Record, Wait                event = clock; clock = later(clock, event)
+//   Synchronize                 host = latest of host and all the rank's clocks
 //   Alloc, Free, Mark           no time
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.

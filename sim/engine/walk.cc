@@ -90,6 +90,7 @@ class Walk {
   bool receive(const Here& here, const Micro& micro);
   bool meet(const Here& here, const Micro& micro);
   void wait(const Here& here, const Micro& micro);
+  void synchronize(const Here& here);
   bool end_call(const Here& here);
   void explain(const Here& here, Duration gap, std::int32_t cause);
   void keep_span(const Here& here, const Micro& micro, Instant begin, Instant end);
@@ -335,6 +336,12 @@ inline void Walk::wait(const Here& here, const Micro& micro) {
   clock = here.clocks[event];
 }
 
+// The host's clock alone moves. What that costs shows where the next instruction is issued late.
+void Walk::synchronize(const Here& here) {
+  Instant& host = here.clocks[kHostRegister];
+  for (const std::int32_t reg : code_.stream_registers) host = later(host, here.clocks[reg]);
+}
+
 // On to the next call; false at the end of the program.
 inline bool Walk::end_call(const Here& here) {
   Rank& r = rank(here.index);
@@ -376,6 +383,7 @@ void Walk::advance(std::int32_t index) {
         here.causes[at->other] = here.causes[at->stream];
         break;
       case MicroKind::kWait: wait(here, *at); break;
+      case MicroKind::kSynchronize: synchronize(here); break;
       case MicroKind::kSegment:
         if (memo_.recall(at->other, here.clocks, here.causes, here.time->breakdown)) {
           const Segment& segment = code_.segments[static_cast<std::size_t>(at->other)];

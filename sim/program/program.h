@@ -8,10 +8,11 @@
 //   Body     = a straight list of Instructions ("forward of 10 layers", "optimizer")
 //   Call     = body + chunk + micro-batch: 512 micro-batches do not repeat the text
 //
-// A rank issues its instructions in order. Those on one stream run in order; streams run side by
-// side; Record and Wait tie them together as events do in CUDA. Bodies name tensors by number;
-// which *instance* is meant follows from the Call, by the tensor's Scope. So stages and virtual
-// stages (chunks) that hold the same kind of layers share one body.
+// A rank's host issues its instructions in order, ahead of the device, except past a Synchronize.
+// Those on one stream run in order; streams run side by side; Record and Wait tie them together as
+// events do in CUDA. Bodies name tensors by number; which *instance* is meant follows from the
+// Call, by the tensor's Scope. So stages and virtual stages (chunks) that hold the same kind of
+// layers share one body.
 //
 // Messages: a Send never blocks its rank's other streams; between two neighbours, messages of one
 // stream arrive in the order in which they were sent (FIFO), and each meets exactly one Receive.
@@ -182,11 +183,14 @@ struct Wait {
   EventId event = 0;
   bool operator==(const Wait&) const = default;
 };
+// The host issues nothing later before all that the rank's streams hold so far is done: the queues
+// are empty then, as after cudaDeviceSynchronize. It orders nothing that Record and Wait do not.
+struct Synchronize { bool operator==(const Synchronize&) const = default; };
 // No work: names what follows, for people ("layer 3").
 struct Mark { Label label; bool operator==(const Mark&) const = default; };
 
 using Instruction =
-    std::variant<Compute, Collective, Send, Receive, Alloc, Free, Record, Wait, Mark>;
+    std::variant<Compute, Collective, Send, Receive, Alloc, Free, Record, Wait, Synchronize, Mark>;
 
 struct Body {
   std::string name;                     // "forward", "backward last", "optimizer"
@@ -289,8 +293,9 @@ Job parse_job(std::string_view text, std::string_view file);
 //   * a stream waits only for events that were recorded
 //   * every Send meets its Receive in order, with equal bytes and the same chunk-to-chunk
 //     hop and micro-batch; members of a group issue the same collectives in the same order
-//   * no deadlock: with every Receive and every collective across stages blocking in program order
-//     all programs run to their end
+//   * no deadlock: with every Receive and every collective across stages blocking in program order,
+//     and every Synchronize until the messages sent before it are being received, all programs run
+//     to their end
 // Returns "" or the first fault, naming stage, body and instruction. Cost: linear in the text of
 // the bodies plus the number of calls, not in their product.
 std::string verify(const Job& job);

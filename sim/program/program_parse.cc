@@ -368,8 +368,10 @@ class Parser {
       const Stream on = stream(line);
       return Wait{on, event(line)};
     }
+    if (line.take("synchronize")) return Synchronize{};
     if (line.take("mark")) return Mark{label(line)};
-    line.fail("compute, collective, send, receive, alloc, free, record, wait, mark or end");
+    line.fail(
+        "compute, collective, send, receive, alloc, free, record, wait, synchronize, mark or end");
   }
 
   Instruction read_compute(Tokens& line, Body& body) {

@@ -19,6 +19,7 @@
 //     send @1 out send_forward 1 %3                transfer, label, stream, step, tensor
 //     record compute 0
 //     wait tensor 0
+//     synchronize
 //   end
 //   stage 0
 //     residents $0 chunk=0
@@ -199,6 +200,7 @@ class Printer {
         [&](const Free& f) { append(out_, "free %", f.tensor); },
         [&](const Record& r) { append(out_, "record ", stream_name(r.stream), ' ', r.event); },
         [&](const Wait& w) { append(out_, "wait ", stream_name(w.stream), ' ', w.event); },
+        [&](const Synchronize&) { append(out_, "synchronize"); },
         [&](const Mark& m) {
           append(out_, "mark ");
           print_label(m.label);

@@ -210,7 +210,7 @@ class BodyWalk {
           return std::string();
         },
         [&](const Wait& w) { return wait(w, before[static_cast<std::size_t>(w.event)]); },
-        [](const Mark&) { return std::string(); });
+        [](const auto&) { return std::string(); });
   }
 
   void advance(std::size_t stream) { known_[stream][stream] = ++position_[stream]; }

@@ -1,8 +1,10 @@
 // Messages and collectives between stages, by running all programs together without time. A stage
-// runs until it meets an empty channel or a collective whose other members are not there yet; each
-// event that may free a stage puts it back on the work-list. As sends never block and channels are
-// FIFO, the outcome does not depend on the order in which stages are run (the programs are a Kahn
-// process network, Kahn 1974), so one run proves all. Cost: O(calls + messages).
+// runs until it meets an empty channel, a collective whose other members are not there yet, or a
+// Synchronize while a message of its own is not yet being received; each event that may free a
+// stage puts it back on the work-list. As sends never block and channels are FIFO, the outcome does
+// not depend on the order in which stages are run (the programs are a Kahn process network, Kahn
+// 1974; waiting for an empty channel is reading its acknowledgements), so one run proves all. Cost:
+// O(calls + messages).
 
 #include <array>
 #include <deque>
@@ -15,7 +17,7 @@ namespace stepcast {
 
 namespace {
 
-enum class Kind : std::uint8_t { kSend, kReceive, kCollective };
+enum class Kind : std::uint8_t { kSend, kReceive, kCollective, kSynchronize };
 
 // What a body has to say to other stages.
 struct Exchange {
@@ -36,6 +38,7 @@ struct Cursor {
   std::size_t call = 0;
   std::size_t exchange = 0;  // in the body of the call
   bool waits = false;        // at a collective
+  bool sending = false;      // at a Synchronize
 };
 
 // The members of one kind of group that have arrived at a collective.
@@ -83,6 +86,9 @@ class MessageWalk {
             if (stages_ > 1 && t.axes.has(Axis::kPipeline)) {
               list.push_back({i, Kind::kCollective, c.transfer, false});
             }
+          },
+          [&](const Synchronize&) {
+            if (stages_ > 1) list.push_back({i, Kind::kSynchronize, 0, false});
           },
           [](const auto&) {});
     }
@@ -132,8 +138,16 @@ class MessageWalk {
       case Kind::kSend: return send(stage, e);
       case Kind::kReceive: return receive(stage, e, blocked);
       case Kind::kCollective: return meet(stage, e, blocked);
+      case Kind::kSynchronize:
+        blocked = cursors_[stage].sending = sends(stage);
+        return "";
     }
     return "";
+  }
+
+  // Whether a message of the stage is on its way.
+  bool sends(std::size_t stage) const {
+    return !channels_[stage][0].empty() || !channels_[stage][1].empty();
   }
 
   std::string send(std::size_t stage, const Exchange& e) {
@@ -161,6 +175,7 @@ class MessageWalk {
     }
     const Message message = channel.front();
     channel.pop_front();
+    if (cursors_[from].sending && !sends(from)) ready_.push_back(from);
     const Call& here = call(stage, cursors_[stage].call);
     std::string fault;
     if (transfer(message.transfer).bytes != transfer(e.transfer).bytes) {
@@ -218,6 +233,10 @@ class MessageWalk {
       std::string line = place(stage);
       if (e.kind == Kind::kCollective) {
         append(line, "deadlock: the other stages never come to this collective");
+        return line;
+      }
+      if (e.kind == Kind::kSynchronize) {
+        append(line, "deadlock: a message sent before it is never received");
         return line;
       }
       const std::size_t from = e.backward ? next(stage) : previous(stage);

@@ -208,6 +208,7 @@ class BodyChecker {
         [&](const Free& f) { return check_tensor(f.tensor); },
         [&](const Record& r) { return check_event(r.event); },
         [&](const Wait& w) { return check_event(w.event); },
+        [](const Synchronize&) { return std::string(); },
         [&](const Mark& m) { return check_label(m.label); });
   }
 

@@ -46,6 +46,9 @@ Case random_case(std::mt19937& random) {
   }
   p.layout = random() % 2 == 0 ? StageLayout::kBalanced : StageLayout::kEven;
   p.pipeline_overlap = random() % 2 == 0;
+  const bool interleaved = p.schedule == PipelineSchedule::kInterleaved;
+  p.p2p_sync = !p.pipeline_overlap && !interleaved && random() % 2 == 0;
+  p.pass_sync = !interleaved && random() % 2 == 0;
   p.scatter_gather = random() % 2 == 0;
   p.data = pick({1, 2, 4});
   p.zero = static_cast<int>(random() % 4);
@@ -65,6 +68,7 @@ Case random_case(std::mt19937& random) {
   p.fused_attention = random() % 2 == 0;
   p.dropout = random() % 2 == 0;
   p.clip_gradients = random() % 4 != 0;
+  p.optimizer_sync = random() % 2 == 0;
   if (random() % 2 == 0) {
     p.eight_bit.scaling = static_cast<Scaling>(1 + random() % 4);
     p.eight_bit.transposes = random() % 2 == 0;
@@ -135,6 +139,72 @@ TEST(Lower, EveryLegalPlanMeansTheSameToAllReaders) {
     for (std::size_t stage = 0; stage < memory.stages.size(); ++stage) {
       ASSERT_EQ(memory.stages[stage].peak, replayed_peak(job, stage)) << c.text;
     }
+  }
+}
+
+// How often the host waits within a call of a body of that name, and how often it is called.
+std::pair<int, int> waits_in(const Job& job, std::size_t stage, const std::string& name) {
+  int waits = 0, calls = 0;
+  for (const Call& call : job.programs[stage].schedule) {
+    const Body& body = job.bodies[static_cast<std::size_t>(call.body)];
+    if (body.name != name) continue;
+    ++calls;
+    for (const Instruction& i : body.code) waits += std::holds_alternative<Synchronize>(i) ? 1 : 0;
+  }
+  return {waits, calls};
+}
+
+Plan waiting_plan() {
+  Plan plan = small_plan(16, 1, 4);
+  plan.pipeline = 2;
+  plan.pipeline_overlap = false;
+  return plan;
+}
+
+// Two stages, four micro-batches, 1F1B. Stage 0: F F B F B F B B; its first send is followed by a
+// forward, which receives nothing; behind the others comes a receive. Stage 1: F B F B F B F B;
+// only its last send is followed by nothing.
+TEST(Lower, LetsTheHostWaitOnceForASendAndTheReceiveBehindIt) {
+  Plan plan = waiting_plan();
+  plan.p2p_sync = true;
+  const Model model = llama_model(4, 32, 4, 4, 64, 64);
+  const Job job = lower(transformer(model, plan), plan);
+  EXPECT_EQ(waits_in(job, 0, "forward"), (std::pair{0, 4}));
+  EXPECT_EQ(waits_in(job, 0, "backward"), (std::pair{4, 4}));
+  EXPECT_EQ(waits_in(job, 0, "synchronize"), (std::pair{1, 1}));
+  EXPECT_EQ(waits_in(job, 1, "forward"), (std::pair{4, 4}));
+  EXPECT_EQ(waits_in(job, 1, "backward"), (std::pair{0, 4}));
+  EXPECT_EQ(waits_in(job, 1, "synchronize"), (std::pair{1, 1}));
+  plan.p2p_sync = false;
+  const Job ahead = lower(transformer(model, plan), plan);
+  for (const Body& body : ahead.bodies) {
+    for (const Instruction& i : body.code) {
+      EXPECT_FALSE(std::holds_alternative<Synchronize>(i)) << body.name;
+    }
+  }
+}
+
+TEST(Lower, LetsTheHostWaitAtTheEndOfEveryPass) {
+  Plan plan = waiting_plan();
+  plan.pass_sync = true;
+  const Job job = lower(transformer(llama_model(4, 32, 4, 4, 64, 64), plan), plan);
+  for (const std::size_t stage : {0u, 1u}) {
+    EXPECT_EQ(waits_in(job, stage, "forward"), (std::pair{4, 4}));
+    EXPECT_EQ(waits_in(job, stage, "backward"), (std::pair{4, 4}));
+  }
+}
+
+TEST(Lower, LetsTheHostReadTheNormBeforeTheUpdates) {
+  Plan plan = small_plan(16, 1, 4);
+  plan.optimizer_sync = true;
+  const Model model = llama_model(4, 32, 4, 4, 64, 64);
+  for (const bool clips : {true, false}) {
+    plan.clip_gradients = clips;  // without, it reads whether a loss scale was too large
+    const Job job = lower(transformer(model, plan), plan);
+    EXPECT_EQ(waits_in(job, 0, "clip"), (std::pair{1, 1}));
+    const std::vector<Call>& calls = job.programs[0].schedule;
+    EXPECT_EQ(job.bodies[static_cast<std::size_t>(calls.end()[-2].body)].name, "clip");
+    EXPECT_EQ(job.bodies[static_cast<std::size_t>(calls.back().body)].name, "update");
   }
 }
 

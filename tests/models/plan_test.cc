@@ -111,8 +111,11 @@ TEST(Plan, ReadsEverySection) {
                     "gradient_copy": "fp32"},
       "attention": "unfused", "dropout": true, "clip_gradients": false,
       "loss": "in_place", "allocator": {"blas_workspace": "32 MiB"},
+      "host": {"launch": "4 us", "optimizer_sync": true},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
                   "kernel_workspace": "4 MiB"}})");
+  EXPECT_TRUE(plan.optimizer_sync);
+  EXPECT_FALSE(plan.p2p_sync || plan.pass_sync);
   EXPECT_EQ(plan.ranks(), 1024);
   EXPECT_EQ(plan.micro_batches(), 32);
   EXPECT_TRUE(plan.sequence_parallel);
@@ -146,7 +149,8 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
         R"("sharding": {"zero": 3, "bucket": "25 MiB", "shard_group": 4, "prefetch": 0},
            "parallel": {"data": 8, "order": ["data", "tensor", "pipeline"]})",
         R"("parallel": {"pipeline": 4, "virtual_stages": 2, "stages": [3,4,4,5,4,4,4,4]})",
-        R"("parallel": {"pipeline": 4, "schedule": "gpipe", "stages": "balanced"})"}) {
+        R"("parallel": {"pipeline": 4, "schedule": "gpipe", "stages": "balanced"},
+           "host": {"pass_sync": true, "optimizer_sync": true})"}) {
     const Plan plan = read(sections(more));
     const Document document = parse_json(write_plan(plan).dump(), "written");
     EXPECT_EQ(read_plan(Object(document), gpt(32), 0), plan) << more;
@@ -160,6 +164,7 @@ TEST(Plan, RefusesAnUnknownKeyInEverySection) {
   EXPECT_THAT(error_of(sections(R"("precision": {"weights": "bf16"})")),
               HasSubstr("precision.weights"));
   EXPECT_THAT(error_of(sections(R"("recompute": {"evry": 2})")), HasSubstr("recompute.evry"));
+  EXPECT_THAT(error_of(sections(R"("host": {"p2p": true})")), HasSubstr("host.p2p"));
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 8, "mirco": 1}})"),
               AllOf(HasSubstr("batch.mirco"), HasSubstr("\"micro\"")));
 }
@@ -262,6 +267,21 @@ TEST(Plan, RefusesVirtualStagesWithoutAPipelineOrItsSchedule) {
 
 // NVIDIA/Megatron-LM#1304: 30 layers on 4 stages became 4 x 7 = 28 and two were lost. Here it is
 // legal, and stages.h lays 8, 8, 7, 7.
+TEST(Plan, RefusesAHostThatWaitsWhereMessagesAreOverlappedOrInterleaved) {
+  const auto ask = [](const char* parallel, const char* host) {
+    return error_of(sections(std::string(R"("parallel": {"pipeline": 4)") + parallel +
+                             R"(}, "host": {)" + host + "}"));
+  };
+  const char* plain = R"(, "pipeline_overlap": false)";
+  const char* chunks = R"(, "pipeline_overlap": false, "virtual_stages": 2)";
+  EXPECT_EQ(ask(plain, R"("p2p_sync": true, "pass_sync": true)"), "no error");
+  EXPECT_EQ(ask("", R"("pass_sync": true)"), "no error");
+  EXPECT_THAT(ask("", R"("p2p_sync": true)"),
+              AllOf(HasSubstr("host.p2p_sync"), HasSubstr("pipeline_overlap to false")));
+  EXPECT_THAT(ask(chunks, R"("p2p_sync": true)"), HasSubstr("host.p2p_sync"));
+  EXPECT_THAT(ask(chunks, R"("pass_sync": true)"), HasSubstr("host.pass_sync"));
+}
+
 TEST(Plan, LaysLayersUnevenlyOnPlainStages) {
   EXPECT_EQ(read(with(R"("pipeline": 4)"), gpt(30)).pipeline, 4);
   EXPECT_EQ(read(with(R"("pipeline": 4, "schedule": "gpipe")"), gpt(30)).pipeline, 4);

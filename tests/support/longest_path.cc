@@ -76,11 +76,12 @@ class Graph {
     std::vector<std::size_t> event(static_cast<std::size_t>(job_.events), kNone);
     std::map<std::tuple<int, bool>, int> met;  // collectives so far, by axes and ends
     std::vector<std::size_t>& work = work_[static_cast<std::size_t>(rank)];
-    Instant host;
+    std::size_t host = add(Instant(), Duration(), kNone);  // ends when it has issued so much
     const auto at = [&](Stream s) -> std::size_t& { return stream[static_cast<std::size_t>(s)]; };
     const auto issue = [&](Stream s, Duration weight) {
-      host += prices_.issue;
-      at(s) = add(host, weight, at(s));
+      host = add(Instant(), prices_.issue, host);
+      at(s) = add(Instant(), weight, at(s));
+      nodes_[at(s)].before.push_back(host);
       work.push_back(at(s));
     };
     const auto price = [&](TransferId t) { return prices_.transfers[static_cast<std::size_t>(t)]; };
@@ -124,6 +125,12 @@ class Graph {
               if (by == kNone) return;
               at(w.stream) = add(Instant(), Duration(), at(w.stream));
               nodes_[at(w.stream)].before.push_back(by);
+            },
+            [&](const Synchronize&) {
+              host = add(Instant(), Duration(), host);
+              for (const std::size_t last : stream) {
+                if (last != kNone) nodes_[host].before.push_back(last);
+              }
             },
             [](const auto&) {});
       }

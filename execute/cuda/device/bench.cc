@@ -239,7 +239,7 @@ void CudaBench::hold_back(std::int64_t launches) {
 }
 
 void CudaBench::wait_for(const Event& event) {
-  await(event, "a microbenchmark", [&] {
+  await(event, "a microbenchmark", std::chrono::microseconds(20), [&] {
     if (groups_) groups_->check_failures();
     if (stop_.load()) throw Error("calibrate", "another rank stopped");
   });

@@ -37,10 +37,10 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// The host's only wait: until the event has come to pass. `look` is called again and again
-// meanwhile, and throws where it never will. Throws Error after ten minutes.
+// How the host waits: until the event has come to pass. After every `nap` it looks again, and
+// `look` throws where it never will. Throws Error after ten minutes.
 template <class Look>
-void await(const Event& event, const char* what, Look look) {
+void await(const Event& event, const char* what, std::chrono::microseconds nap, Look look) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(10);
   for (;;) {
     const cudaError_t state = cudaEventQuery(event.get());
@@ -50,7 +50,7 @@ void await(const Event& event, const char* what, Look look) {
     if (std::chrono::steady_clock::now() > give_up) {
       throw Error("cuda", fmt::format("{} did not end within ten minutes", what));
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    std::this_thread::sleep_for(nap);
   }
 }
 

@@ -190,7 +190,7 @@ void DeviceRank::work(const Body& body, const Instruction& instruction) {
       [&](const Free& f) { arena_->free(tensor(f.tensor)); },
       [&](const Record& r) { events_[static_cast<std::size_t>(r.event)].record(stream(r.stream)); },
       [&](const Wait& w) { events_[static_cast<std::size_t>(w.event)].hold(stream(w.stream)); },
-      [](const Mark&) {});
+      [&](const Synchronize&) { synchronize(); }, [](const Mark&) {});
 }
 
 void DeviceRank::compute(const Body& body, const Compute& compute) {
@@ -280,9 +280,18 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
   run_.sent[static_cast<std::size_t>(charged(transfer.axes))] += sent_bytes(moved, job_.mesh);
 }
 
-// For the step's end, for a communicator that fails, for another rank.
-void DeviceRank::wait_for(const Event& event) {
-  await(event, fmt::format("rank {}: a step", rank_).c_str(), [&] {
+// The host waits for all of the rank's streams, and for nobody else's on the same device.
+void DeviceRank::synchronize() {
+  std::size_t i = 0;
+  for (cudaStream_t one : streams_) {
+    if (one != nullptr) joins_[i++].record(one);
+  }
+  for (const Event& join : joins_) wait_for(join, std::chrono::microseconds(0));
+}
+
+// For an end, for a communicator that fails, for another rank.
+void DeviceRank::wait_for(const Event& event, std::chrono::microseconds nap) {
+  await(event, fmt::format("rank {}: a step", rank_).c_str(), nap, [&] {
     if (groups_) groups_->check_failures();
     if (stop_.load()) throw Error("execute", "another rank stopped");
   });
@@ -323,7 +332,7 @@ void DeviceRank::take_step() {
     issue(timed);
   }
   end_.record(stream(Stream::kCompute));
-  wait_for(end_);
+  wait_for(end_, std::chrono::microseconds(20));
   const auto done = Clock::now();
   double loss = reinterpret_cast<const StepState*>(staging_.get())->loss /
                 static_cast<double>(place_.batch_tokens);

@@ -71,7 +71,8 @@ class DeviceRank : private BoundJob {
   void fork();
   void join();
   void capture();
-  void wait_for(const Event& event);
+  void synchronize();
+  void wait_for(const Event& event, std::chrono::microseconds nap);
   void take_spans(Duration step);
 
   const ExecuteOptions& options_;

@@ -119,6 +119,63 @@ TEST(Simulate, WaitsForTheHostWhereKernelsAreShort) {
   EXPECT_EQ(timeline.ranks[0].basis[static_cast<std::size_t>(Basis::kMeasured)], Duration(12));
 }
 
+// n micro-batches of k kernels that take 25 and are issued every 10, through two stages over wires
+// of 4. The host runs ahead: only the first launch shows, and the last message and its kernels are
+// left when the first stage is done,
+//   step = 10 + 25 k n + 4 + 25 k
+// A host that waits for every message issues a micro-batch's kernels behind it: to the first stage
+// each costs a launch and a wire besides, and the second one launches again behind the last,
+//   step = n (10 + 25 k + 4) + 10 + 25 k
+TEST(Simulate, ExposesALaunchAMessageWhereTheHostWaitsForThem) {
+  for (const bool waits : {false, true}) {
+    for (const int n : {1, 3, 8}) {
+      for (const int k : {1, 2, 5}) {
+        Text text(2);
+        const OpId op = text.op(25);
+        const TransferId wire = text.transfer(TransferKind::kSendReceive, Axis::kPipeline, 4);
+        text.prices.issue = Duration(10);
+        std::vector<Instruction> first(static_cast<std::size_t>(k), kernel(op)), second;
+        first.insert(first.end(), {Record{Stream::kCompute, 0}, Wait{Stream::kSendForward, 0},
+                                   send_forward(wire)});
+        second = {receive_forward(wire), Record{Stream::kReceiveForward, 0},
+                  Wait{Stream::kCompute, 0}};
+        if (waits) first.push_back(Synchronize{});
+        if (waits) second.push_back(Synchronize{});
+        second.insert(second.end(), static_cast<std::size_t>(k), kernel(op));
+        Calls ones, twos;
+        const BodyId one = text.body(Phase::kForward, first);
+        const BodyId two = text.body(Phase::kForward, second);
+        for (int m = 0; m < n; ++m) ones.push_back({one, 0, m});
+        for (int m = 0; m < n; ++m) twos.push_back({two, 0, m});
+        text.program(ones);
+        text.program(twos);
+        const Timeline timeline = simulate(text.job, text.prices);
+        if (!waits) {
+          EXPECT_EQ(timeline.step, Duration(14 + 25 * k * (n + 1)));
+          continue;
+        }
+        EXPECT_EQ(timeline.step, Duration(n * (14 + 25 * k) + 10 + 25 * k));
+        EXPECT_EQ(timeline.ranks[1].breakdown,
+                  parts({{Part::kCompute, 25 * k * n}, {Part::kBubble, 10 + 25 * k},
+                         {Part::kPipeline, 4 * n}, {Part::kOther, 10 * n}}));
+      }
+    }
+  }
+}
+
+// Issued every 10, kernels of 5: a host that waits for each loses that kernel's time, too.
+TEST(Simulate, LosesAKernelsTimeAtEachWaitOfALaunchBoundHost) {
+  Text text;
+  const OpId op = text.op(5);
+  text.prices.issue = Duration(10);
+  text.program({{text.body(Phase::kForward, {kernel(op), Synchronize{}, kernel(op), Synchronize{},
+                                             kernel(op)}), 0, 0}});
+  const Timeline timeline = simulate(text.job, text.prices);
+  EXPECT_EQ(timeline.step, Duration(45));
+  EXPECT_EQ(timeline.instructions, 5);
+  EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 15}, {Part::kOther, 30}}));
+}
+
 // Kernel 0-5, collective 5-12 beside a kernel 5-8: compute waits from 8 to 12.
 TEST(Simulate, ExposesWhatOfACollectiveNoKernelHides) {
   Text text(1, 2);

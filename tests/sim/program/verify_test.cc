@@ -253,6 +253,20 @@ TEST(Verify, FindsADeadlock) {
                                       "stage 1"));
 }
 
+// Stage 0 sends twice before it receives, stage 1 sends between its receives: each host alone may
+// wait for what it has sent, both together do so for ever.
+TEST(Verify, FindsHostsThatWaitForEachOthersReceives) {
+  Good first, second, both;
+  first.code(first.forward0).push_back(Synchronize{});
+  second.code(second.backward1).push_back(Synchronize{});
+  both.code(both.forward0).push_back(Synchronize{});
+  both.code(both.backward1).push_back(Synchronize{});
+  EXPECT_EQ(first.verify(), "");
+  EXPECT_EQ(second.verify(), "");
+  EXPECT_THAT(both.verify(), HasSubstr("stage 0, call 1 (forward first, chunk 0, micro-batch 1)"));
+  EXPECT_THAT(both.verify(), HasSubstr("deadlock: a message sent before it is never received"));
+}
+
 TEST(Verify, FindsACollectiveThatOneStageLeavesOut) {
   Good job;
   job.b.job.programs[1].schedule.pop_back();
