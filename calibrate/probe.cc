@@ -16,7 +16,7 @@ namespace stepcast {
 namespace {
 
 constexpr int kBatches = 10;
-constexpr int kRunsMost = 1000;  // of a batch: a stream's queue holds about as many launches
+constexpr int kRunsMost = 80;    // of a batch: all are in a stream's queue before the first begins
 constexpr double kBatch = 1e-3;  // seconds, some thousand ticks of an event's clock
 constexpr double kTogether = 20e-3, kShortestSpan = 50e-6;  // of two lanes, and of a batch in them
 constexpr int kSpansLeast = 8, kSpansMost = 2000;

@@ -110,9 +110,7 @@ class GpuCalibrator {
       out += fmt::format("{:>6} {:>8} {:>10}\n", work.ranks, work.kernels.size(),
                          work.transfers.size());
     }
-    out += fmt::format("\n{} wires by size; {} kernels beside collectives; memory at {} sizes\n",
-                       profile.wires.size(), profile.probes.beside.size(),
-                       profile.probes.memory.size());
+    out += "\n" + to_text(calibration_.probed);
     out += fmt::format("The sentinel moved by {:.1f} %.\n", 100 * calibration_.sentinel.drift());
     write_file(kStdout, out + what_is_missing());
     return 0;
@@ -363,6 +361,37 @@ int calibrate_processes(const CalibrateArguments& arguments, const std::vector<S
 }
 
 }  // namespace
+
+std::string to_text(const Probed& probed) {
+  std::string out;
+  const Probes& probes = probed.probes;
+  if (!probes.memory.empty()) {
+    const auto largest = std::max_element(
+        probes.memory.begin(), probes.memory.end(),
+        [](const MemoryPoint& a, const MemoryPoint& b) { return a.bytes < b.bytes; });
+    out += fmt::format("memory: {:.0f} GB/s, by {} of {} MB\n",
+                       static_cast<double>(largest->bytes.count) / largest->time.mean.value / 1e9,
+                       largest->kernel, largest->bytes.count / 1'000'000);
+  }
+  if (probes.launch) {
+    out += fmt::format("launch: {} of the host, {} from kernel to kernel, {} in a graph\n",
+                       format_seconds(probes.launch->issue.mean),
+                       format_seconds(probes.launch->gap.mean),
+                       format_seconds(probes.launch->graph_gap.mean));
+  }
+  for (const WireCurve& curve : probed.wires) {
+    const WirePoint& last = curve.points.back();
+    out += fmt::format("{} over {} ranks: {} to {} at {} MB\n", curve.collective, curve.ranks,
+                       format_seconds(curve.points.front().time), format_seconds(last.time),
+                       last.bytes.count / 1'000'000);
+  }
+  for (const BesidePoint& point : probes.beside) {
+    out += fmt::format("{} beside {} over {} ranks: {:.2f} times as long, the other {:.2f}\n",
+                       point.kernel, point.collective, point.ranks, point.kernel_factor,
+                       point.collective_factor);
+  }
+  return out;
+}
 
 std::int64_t next_steps(std::int64_t wanted, std::int64_t done, double seconds) {
   if (wanted == 0) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "tools/calibrate.h"
 
@@ -14,6 +15,10 @@ namespace stepcast {
 
 // Throws Error saying what is missing where there is no GPU.
 int calibrate_on_gpus(const CalibrateArguments& arguments);
+
+// What probes say, for people: a line for memory, one for launches, one for each kernel beside a
+// collective.
+std::string to_text(const Probed& probed);
 
 // How many steps a ring's next run has: `wanted` in all (0: as many as 10 s hold, 8 to 200), of
 // which `done` are known. The first of a run warms up and does not count here. `seconds` a step; 0:

@@ -39,6 +39,8 @@ Work until_waited(const Job& job, const Body& body, std::size_t from, Stream str
       if (record->stream == stream) events.insert(record->event);
     } else if (const auto* wait = std::get_if<Wait>(&instruction)) {
       if (wait->stream == Stream::kCompute && events.contains(wait->event)) break;
+    } else if (std::holds_alternative<Synchronize>(instruction)) {
+      break;  // the host waits for all streams
     } else if (const auto* compute = std::get_if<Compute>(&instruction)) {
       const auto op = static_cast<std::size_t>(compute->op);
       const double time = to_seconds(prices.ops[op]).value;

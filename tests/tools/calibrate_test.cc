@@ -246,5 +246,27 @@ TEST(DevicesPerNode, AreTheSameEverywhere) {
   }
 }
 
+TEST(ProbedText, NamesWhatWasMeasured) {
+  Probed probed;
+  EXPECT_EQ(to_text(probed), "");
+  probed.probes.memory = {{"copy", Bytes(1'000'000), {microseconds(1), 0, 10}},
+                          {"add", Bytes(1'000'000'000), {microseconds(400), 0, 10}}};
+  probed.probes.launch = LaunchCosts{{microseconds(4), 0, 10},
+                                     {microseconds(2), 0, 10},
+                                     {microseconds(90), 0, 10},
+                                     {microseconds(1), 0, 10}};
+  probed.probes.beside = {{"product", "all-gather", 8, 1, 1, mebibytes(64), 1.25, 1.1, 40}};
+  WireCurve curve;
+  curve.collective = "all-gather";
+  curve.ranks = 8;
+  curve.points = {{kibibytes(1), microseconds(9)}, {Bytes(64'000'000), microseconds(300)}};
+  probed.wires = {curve};
+  EXPECT_EQ(to_text(probed),
+            "memory: 2500 GB/s, by add of 1000 MB\n"
+            "launch: 4.00 us of the host, 2.00 us from kernel to kernel, 1.00 us in a graph\n"
+            "all-gather over 8 ranks: 9.00 us to 300 us at 64 MB\n"
+            "product beside all-gather over 8 ranks: 1.25 times as long, the other 1.10\n");
+}
+
 }  // namespace
 }  // namespace stepcast

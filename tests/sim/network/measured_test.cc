@@ -201,5 +201,21 @@ TEST(Measured, CountsForAsManyGroupsANodeAsItWasMeasuredWith) {
   }
 }
 
+// In the step there was 1 KiB, the curve has 64 KiB too.
+TEST(TimedTransfers, LeaveToACurveWhatNoStepHad) {
+  Cluster cluster = cluster_with_work();
+  Profile profile = *cluster.profile;
+  WireCurve curve{"all-reduce", 2, 1, {{kibibytes(1), microseconds(7)},
+                                       {kibibytes(64), microseconds(50)}}, 1, 0};
+  profile.wires = {curve};
+  cluster.profile = std::make_shared<const Profile>(profile);
+  const auto time = [&](Bytes bytes) {
+    const Transfer transfer{TransferKind::kAllReduce, Axis::kData, false, bytes};
+    return choose_transfer(transfer, mesh_of(Axis::kData, 2), cluster).time;
+  };
+  EXPECT_EQ(time(kibibytes(1)), microseconds(10));  // as in the step
+  EXPECT_EQ(time(kibibytes(64)), microseconds(50));
+}
+
 }  // namespace
 }  // namespace stepcast
