@@ -19,7 +19,7 @@ constexpr int kBatches = 10;
 constexpr int kRunsMost = 80;    // of a batch: all are in a stream's queue before the first begins
 constexpr double kBatch = 1e-3;  // seconds, some thousand ticks of an event's clock
 constexpr double kTogether = 20e-3, kShortestSpan = 50e-6;  // of two lanes, and of a batch in them
-constexpr int kSpansLeast = 8, kSpansMost = 2000;
+constexpr int kSpansLeast = 8, kSpansMost = 200;
 constexpr int kLaunches = 500;
 constexpr std::int64_t kMemoryLeast = std::int64_t{1} << 20, kWiresLeast = std::int64_t{1} << 10;
 constexpr std::int64_t kWiresMost = std::int64_t{64} << 20;  // at least so far

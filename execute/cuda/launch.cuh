@@ -1,11 +1,20 @@
-// How a kernel value gets onto a stream: its geometry says with how many blocks.
+// How a kernel value gets onto a stream: its geometry says with how many blocks. Compiled by
+// another compiler than nvcc, where tests emulate it, on a stream of theirs.
 #pragma once
+
+#include <functional>
 
 #include "execute/cuda/kernels.h"
 #include "execute/cuda/lanes.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cuda {
+
+inline void check_launch(cudaError_t status) {
+  if (status != cudaSuccess) throw Error("cuda", cudaGetErrorString(status));
+}
+
+#if defined(__CUDACC__)
 
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksMin)
@@ -19,10 +28,6 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocksMin)
                       static_cast<int>(gridDim.x),
                       shared};
   kernel(thread);
-}
-
-inline void check_launch(cudaError_t status) {
-  if (status != cudaSuccess) throw Error("cuda", cudaGetErrorString(status));
 }
 
 // Throws Error for what the driver refuses: more shared memory than the device has, say.
@@ -40,6 +45,21 @@ void launch_kernel(const Kernel& kernel, cudaStream_t stream) {
               stream>>>(kernel);
   check_launch(cudaGetLastError());
 }
+
+#else
+
+// In tests/support/fake_cuda/kernels.cc.
+cudaError_t launch_on_host(const Geometry& geometry,
+                           const std::function<void(const Thread&)>& kernel, cudaStream_t stream);
+
+template <class Kernel>
+void launch_kernel(const Kernel& kernel, cudaStream_t stream) {
+  check_launch(launch_on_host(
+      kernel.geometry(), [kernel](const Thread& t) { kernel(t); }, stream));
+  check_launch(cudaGetLastError());
+}
+
+#endif
 
 // The scratch of a launch, which must have room for `floats`.
 inline float* scratch_floats(const Launch& at, std::int64_t floats) {

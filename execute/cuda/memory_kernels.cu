@@ -41,12 +41,19 @@ void launch_column_sums(const Operand& d_y, std::int64_t rows, std::int64_t colu
 }
 
 void launch_squared_norm(const Numbers* stretches, int count, float* sum, const Launch& at) {
+  if (count == 0) return;
   float* partials = scratch_floats(at, kSquaredNormFloats);
+  int most = 1;
+  for (int i = 0; i < count; ++i) {
+    most = greater(most, SquaredNormPartials::blocks_of(stretches[i].elements));
+  }
   for (int i = 0; i < count; ++i) {
     const ConstView x{stretches[i].data, storage_of(stretches[i].dtype)};
-    launch_kernel(SquaredNormPartials{stretches[i].elements, x, i > 0, partials}, at.stream);
+    const int blocks = i == 0 ? most : SquaredNormPartials::blocks_of(stretches[i].elements);
+    launch_kernel(SquaredNormPartials{stretches[i].elements, x, i > 0, partials, blocks},
+                  at.stream);
   }
-  if (count > 0) launch_kernel(SquaredNormTotal{partials, sum}, at.stream);
+  launch_kernel(SquaredNormTotal{partials, sum, most}, at.stream);
 }
 
 void launch_convert(const Numbers& in, void* out, Dtype dtype, const Launch& at) {

@@ -74,7 +74,8 @@ struct AdamWKernel {
 };
 
 // partials (blocks) [+]= sums of squares. A thread adds up in double: a stretch may have 10^9
-// elements, and the few of it cost nothing beside the memory.
+// elements, and the few of it cost nothing beside the memory. The first of several stretches takes
+// as many blocks as the largest of them, and writes all partials that are read.
 struct SquaredNormPartials {
   static constexpr int kThreads = kTeamThreads, kBlocksMin = 4;
   static constexpr int kBlocks = 256;
@@ -82,8 +83,13 @@ struct SquaredNormPartials {
   ConstView x;
   bool accumulate = false;
   float* partials = nullptr;
+  int blocks = kBlocks;
 
-  Geometry geometry() const { return {kBlocks, 1, 1, kThreads, kTeamScratchBytes}; }
+  static int blocks_of(std::int64_t size) {
+    const auto whole = ceil_divide<std::int64_t>(size, kThreads * kWide);
+    return static_cast<int>(greater<std::int64_t>(1, lesser<std::int64_t>(whole, kBlocks)));
+  }
+  Geometry geometry() const { return {blocks, 1, 1, kThreads, kTeamScratchBytes}; }
 
   STEPCAST_HD void operator()(const Thread& t) const {
     double sum = 0;
@@ -103,12 +109,40 @@ struct SquaredNormTotal {
   static constexpr int kThreads = SquaredNormPartials::kBlocks, kBlocksMin = 1;
   const float* partials = nullptr;
   float* sum = nullptr;
+  int blocks = SquaredNormPartials::kBlocks;
 
   Geometry geometry() const { return {1, 1, 1, kThreads, kTeamScratchBytes}; }
 
   STEPCAST_HD void operator()(const Thread& t) const {
-    const float all = join_block(t, partials[t.thread], reinterpret_cast<float*>(t.shared), Sum());
+    const float part = t.thread < blocks ? partials[t.thread] : 0.0f;
+    const float all = join_block(t, part, reinterpret_cast<float*>(t.shared), Sum());
     if (t.thread == 0) *sum += all;
+  }
+};
+
+// *sum += values, in double: the loss of a micro-batch's rows. One block: the rows are few, and a
+// fixed order gives the same bits every time.
+struct AddUp {
+  static constexpr int kThreads = 256, kBlocksMin = 1;
+  const float* values = nullptr;
+  std::int64_t size = 0;
+  double* sum = nullptr;
+
+  Geometry geometry() const {
+    return {1, 1, 1, kThreads, kThreads * static_cast<int>(sizeof(double))};
+  }
+
+  STEPCAST_HD void operator()(const Thread& t) const {
+    auto* parts = reinterpret_cast<double*>(t.shared);
+    double mine = 0;
+    for (std::int64_t i = t.thread; i < size; i += t.threads) mine += values[i];
+    parts[t.thread] = mine;
+    sync();
+    for (int half = t.threads / 2; half > 0; half /= 2) {
+      if (t.thread < half) parts[t.thread] += parts[t.thread + half];
+      sync();
+    }
+    if (t.thread == 0) *sum += parts[0];
   }
 };
 

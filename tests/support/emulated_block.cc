@@ -1,7 +1,10 @@
-// Fibers are ucontexts, switched from one to the next that can run; a block of 256 threads needs
-// 256 stacks of kStackBytes, kept from block to block. A switch costs less than a microsecond.
+// Fibers begin as ucontexts and are switched by _setjmp and _longjmp, which ask nothing of the
+// system (swapcontext asks for the signal mask, twice); under a sanitizer, which has to see new
+// stacks coming, by swapcontext. They are kept from one block, and one kernel, to the next: a fiber
+// that is done waits for another thread to be.
 #include "tests/support/emulated_block.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -24,15 +27,41 @@ struct Copy {
   int bytes = 0;
 };
 
+// A stack and where it is at.
+struct Flow {
+  ucontext_t context{};
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  jmp_buf jump{};
+  bool has_run = false;
+
+  void change(Flow& to) {
+    has_run = true;
+    if (_setjmp(jump) != 0) return;
+    if (to.has_run) _longjmp(to.jump, 1);
+    setcontext(&to.context);
+  }
+#else
+  void change(Flow& to) { swapcontext(&context, &to.context); }
+#endif
+};
+
 struct Fiber {
   Thread thread;
-  ucontext_t context{};
+  Flow flow;
   std::unique_ptr<char[]> stack;
-  bool done = false;
+  bool done = true;
   bool waiting = false;
   std::vector<Copy> open;                // not yet committed
   std::deque<std::vector<Copy>> groups;  // committed, on their way
 };
+
+using Fibers = std::vector<std::unique_ptr<Fiber>>;
+
+// Of this thread; those of a kernel that failed are in the middle of it and are not used again.
+Fibers& idle_fibers() {
+  static thread_local Fibers fibers;
+  return fibers;
+}
 
 struct Warp {
   int arrived = 0;
@@ -48,11 +77,10 @@ class EmulatedBlock final : public HostLanes {
       : geometry_(geometry),
         body_(body),
         order_kind_(order),
-        fibers_(static_cast<std::size_t>(geometry.threads)),
         warps_(static_cast<std::size_t>(geometry.threads / kWarp)),
         shared_(static_cast<std::size_t>(geometry.shared_bytes) + 128) {
-    for (std::size_t i = 0; i < fibers_.size(); ++i) {
-      fibers_[i].stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(geometry.threads); ++i) {
+      fibers_.push_back(take_fiber());
       order_.push_back(i);
     }
     if (order == WarpOrder::kDown) {
@@ -66,25 +94,27 @@ class EmulatedBlock final : public HostLanes {
     const auto address = reinterpret_cast<std::uintptr_t>(shared_.data());
     unsigned char* shared = shared_.data() + (128 - address % 128) % 128;
     for (std::size_t i = 0; i < fibers_.size(); ++i) {
-      Fiber& fiber = fibers_[i];
+      Fiber& fiber = *fibers_[i];
       fiber.thread = {static_cast<int>(i), geometry_.threads, x, y, z, geometry_.blocks, shared};
       fiber.done = fiber.waiting = false;
       fiber.open.clear();
       fiber.groups.clear();
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = kStackBytes;
-      fiber.context.uc_link = nullptr;
-      makecontext(&fiber.context, &EmulatedBlock::start, 0);
     }
     at_block_ = 0;
     live_ = fibers_.size();
     at_ = 0;
     host_lanes() = this;
-    swapcontext(&main_, &fibers_[order_[at_]].context);
+    main_.change(current().flow);
     host_lanes() = nullptr;
     if (!trouble_.empty()) throw EmulationError(trouble_);
   }
+
+  ~EmulatedBlock() override {
+    if (!trouble_.empty()) return;
+    for (auto& fiber : fibers_) idle_fibers().push_back(std::move(fiber));
+  }
+  EmulatedBlock(const EmulatedBlock&) = delete;
+  EmulatedBlock& operator=(const EmulatedBlock&) = delete;
 
   void sync() override {
     ++at_block_;
@@ -107,7 +137,7 @@ class EmulatedBlock final : public HostLanes {
       warp.arrived = 0;
       warp.parity ^= 1;
       const auto first = static_cast<std::size_t>(t.warp()) * kWarp;
-      for (std::size_t i = first; i < first + kWarp; ++i) fibers_[i].waiting = false;
+      for (std::size_t i = first; i < first + kWarp; ++i) fibers_[i]->waiting = false;
     }
     return slots;
   }
@@ -139,7 +169,24 @@ class EmulatedBlock final : public HostLanes {
   EmulatedRun result;
 
  private:
-  Fiber& current() { return fibers_[order_[at_]]; }
+  Fiber& current() { return *fibers_[order_[at_]]; }
+
+  static std::unique_ptr<Fiber> take_fiber() {
+    if (!idle_fibers().empty()) {
+      auto fiber = std::move(idle_fibers().back());
+      idle_fibers().pop_back();
+      return fiber;
+    }
+    auto fiber = std::make_unique<Fiber>();
+    fiber->stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    ucontext_t& context = fiber->flow.context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber->stack.get();
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = nullptr;
+    makecontext(&context, &EmulatedBlock::start, 0);
+    return fiber;
+  }
 
   static void land(const Copy& copy) {
     std::memset(copy.to, 0, 16);
@@ -147,9 +194,11 @@ class EmulatedBlock final : public HostLanes {
   }
 
   static void start() {
-    auto* self = static_cast<EmulatedBlock*>(host_lanes());
-    self->body_(self->current().thread);
-    self->finish();
+    for (;;) {
+      auto* self = static_cast<EmulatedBlock*>(host_lanes());
+      self->body_(self->current().thread);
+      self->finish();
+    }
   }
 
   void finish() {
@@ -164,7 +213,7 @@ class EmulatedBlock final : public HostLanes {
   void release_block() {
     ++result.meetings;
     at_block_ = 0;
-    for (Fiber& fiber : fibers_) fiber.waiting = false;
+    for (auto& fiber : fibers_) fiber->waiting = false;
   }
 
   void wait() {
@@ -191,7 +240,7 @@ class EmulatedBlock final : public HostLanes {
 
   static bool can_run(const Fiber& fiber) { return !fiber.done && !fiber.waiting; }
   static void change(Fiber& from, Fiber& to) {
-    if (&to != &from) swapcontext(&from.context, &to.context);
+    if (&to != &from) from.flow.change(to.flow);
   }
 
   // Stacks of fibers that did not end are left as they are: kernels own nothing, nor does this.
@@ -199,7 +248,7 @@ class EmulatedBlock final : public HostLanes {
     trouble_ = what;
     leave();
   }
-  void leave() { setcontext(&main_); }
+  void leave() { current().flow.change(main_); }
 
   // A matrix is eight rows of 16 bytes; the 32 banks hold eight such rows side by side.
   void count_conflicts(const unsigned char* slots) {
@@ -218,13 +267,13 @@ class EmulatedBlock final : public HostLanes {
   const Geometry geometry_;
   const std::function<void(const Thread&)>& body_;
   const WarpOrder order_kind_;
-  std::vector<Fiber> fibers_;
+  Fibers fibers_;
   std::vector<Warp> warps_;
   std::vector<unsigned char> shared_;
   std::vector<std::size_t> order_;
   std::size_t at_ = 0;  // in order_
   std::size_t at_block_ = 0, live_ = 0;
-  ucontext_t main_{};
+  Flow main_;
   std::string trouble_;
 };
 

@@ -38,6 +38,7 @@ DeviceMemory filled(std::size_t bytes, const char* what) {
                      cudaMemcpyHostToDevice),
           "filling memory");
   }
+  settle();
   return memory;
 }
 
@@ -53,10 +54,10 @@ BenchSizes sizes_of(const CudaMachine& machine) {
   return sizes;
 }
 
-cudaStream_t new_stream(int priority) {
+OwnedStream new_stream(int priority) {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
-  return stream;
+  return OwnedStream(stream);
 }
 
 std::size_t bytes_of(Bytes bytes) { return static_cast<std::size_t>(bytes.count); }
@@ -121,19 +122,15 @@ CudaBench::CudaBench(const Job* job, Transport& control, int device, const std::
   // What is loaded at its first launch may wait for the whole device, and so for a collective.
   small_kernel();
   move({true, Bytes(static_cast<std::int64_t>(6 * kAlignment))});
-  check(cudaStreamSynchronize(compute_), "the first kernels");
-  if (job != nullptr) groups_.emplace(*job, control.rank(), control, spent_);
+  check(cudaStreamSynchronize(compute_.get()), "the first kernels");
+  if (job != nullptr) groups_.emplace(*job, control.rank(), control, stop_, spent_);
 }
 
-CudaBench::~CudaBench() {
-  for (cudaStream_t stream : {compute_, wires_, receives_}) {
-    if (stream != nullptr) cudaStreamDestroy(stream);
-  }
-}
+CudaBench::~CudaBench() = default;
 
 Launch CudaBench::launch() const {
   Launch at;
-  at.stream = compute_;
+  at.stream = compute_.get();
   at.scratch = workspace_;
   return at;
 }
@@ -150,14 +147,14 @@ bool CudaBench::takes_part(const BenchLoad& load) const {
 }
 
 cudaStream_t CudaBench::stream_of(const BenchLoad& load) const {
-  return std::holds_alternative<TransferLoad>(load) ? wires_ : compute_;
+  return std::holds_alternative<TransferLoad>(load) ? wires_.get() : compute_.get();
 }
 
 void CudaBench::multiply(const ProductLoad& load) {
   if (product_ == nullptr || product_->size != load.size) {
     product_ = std::make_unique<BenchProduct>(load.size);
   }
-  for (const Product& call : product_->products.calls) matmul_->run(call, compute_);
+  for (const Product& call : product_->products.calls) matmul_->run(call, compute_.get());
 }
 
 void CudaBench::move(const MemoryLoad& load) {
@@ -211,9 +208,9 @@ void CudaBench::message(const Transfer& transfer, cudaStream_t on) {
   const Stretch in{streamed_.get(), transfer.bytes.count, Dtype::kUint8};
   if (groups_->receives(1)) {
     sent_.record(on);
-    sent_.hold(receives_);
-    groups_->receive(1, in, receives_);
-    received_.record(receives_);
+    sent_.hold(receives_.get());
+    groups_->receive(1, in, receives_.get());
+    received_.record(receives_.get());
   }
   if (groups_->sends(1)) groups_->send(1, out, on);
   if (groups_->receives(1)) received_.hold(on);
@@ -239,8 +236,8 @@ void CudaBench::hold_back(std::int64_t launches) {
 }
 
 void CudaBench::wait_for(const Event& event) {
-  await(event, "a microbenchmark", std::chrono::microseconds(20), [&] {
-    if (groups_) groups_->check_failures();
+  if (groups_) return groups_->wait_for(event, "a microbenchmark");
+  await(event, "a microbenchmark", std::chrono::microseconds(20), [this] {
     if (stop_.load()) throw Error("calibrate", "another rank stopped");
   });
 }
@@ -258,8 +255,8 @@ std::vector<std::vector<BenchSpan>> CudaBench::run_lanes(std::span<const BenchLa
     if (const auto* product = std::get_if<ProductLoad>(&lane.load)) multiply(*product);
   }
   hold_back(launches);
-  begin_.record(compute_);
-  begin_.hold(wires_);
+  begin_.record(compute_.get());
+  begin_.hold(wires_.get());
   for (Course& course : courses) {
     if (!course.marks.empty()) course.marks[0].record(course.stream);
   }
@@ -274,9 +271,9 @@ std::vector<std::vector<BenchSpan>> CudaBench::run_lanes(std::span<const BenchLa
     for (int i = 0; i < course.lane->runs; ++i) issue(course.lane->load, course.stream);
     course.marks[static_cast<std::size_t>(++course.done)].record(course.stream);
   }
-  sent_.record(wires_);
-  sent_.hold(compute_);
-  end_.record(compute_);
+  sent_.record(wires_.get());
+  sent_.hold(compute_.get());
+  end_.record(compute_.get());
   wait_for(end_);
   std::vector<std::vector<BenchSpan>> out;
   const auto at = [&](const Event& mark) { return to_seconds(between(begin_, mark)).value; };
@@ -291,15 +288,15 @@ std::vector<std::vector<BenchSpan>> CudaBench::run_lanes(std::span<const BenchLa
 
 LaunchTimes CudaBench::time_launches(int kernels) {
   LaunchTimes times;
-  check(cudaStreamSynchronize(compute_), "a stream");
+  check(cudaStreamSynchronize(compute_.get()), "a stream");
   auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kernels; ++i) small_kernel();
   times.issue = seconds_since(begin) / kernels;
   const auto gap = [&](auto&& launch_all) {
     hold_back(kernels);
-    begin_.record(compute_);
+    begin_.record(compute_.get());
     launch_all();
-    end_.record(compute_);
+    end_.record(compute_.get());
     wait_for(end_);
     return to_seconds(between(begin_, end_)).value / kernels;
   };
@@ -308,20 +305,20 @@ LaunchTimes CudaBench::time_launches(int kernels) {
   });
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t whole = nullptr;
-  check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "a capture");
+  check(cudaStreamBeginCapture(compute_.get(), cudaStreamCaptureModeThreadLocal), "a capture");
   for (int i = 0; i < kernels; ++i) small_kernel();
-  check(cudaStreamEndCapture(compute_, &graph), "cudaStreamEndCapture");
+  check(cudaStreamEndCapture(compute_.get(), &graph), "cudaStreamEndCapture");
   const cudaError_t made = cudaGraphInstantiate(&whole, graph, 0);
   cudaGraphDestroy(graph);
   check(made, "cudaGraphInstantiate");
   const std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, decltype(&cudaGraphExecDestroy)>
       owned(whole, &cudaGraphExecDestroy);
-  check(cudaGraphLaunch(whole, compute_), "cudaGraphLaunch");  // uploads it
-  check(cudaStreamSynchronize(compute_), "a stream");
+  check(cudaGraphLaunch(whole, compute_.get()), "cudaGraphLaunch");  // uploads it
+  check(cudaStreamSynchronize(compute_.get()), "a stream");
   begin = std::chrono::steady_clock::now();
-  check(cudaGraphLaunch(whole, compute_), "cudaGraphLaunch");
+  check(cudaGraphLaunch(whole, compute_.get()), "cudaGraphLaunch");
   times.graph_issue = seconds_since(begin);
-  times.graph_gap = gap([&] { check(cudaGraphLaunch(whole, compute_), "cudaGraphLaunch"); });
+  times.graph_gap = gap([&] { check(cudaGraphLaunch(whole, compute_.get()), "cudaGraphLaunch"); });
   return times;
 }
 

@@ -24,7 +24,7 @@ class CudaBench : public Bench {
   // `job`: whose groups transfers are of; null: there are none. `stop`: another rank of this
   // process failed. Throws Error where the device has too little memory left.
   CudaBench(const Job* job, Transport& control, int device, const std::atomic<bool>& stop);
-  ~CudaBench() override;
+  ~CudaBench() override;  // knows BenchProduct
 
   BenchSizes sizes() const override { return sizes_; }
   std::vector<std::vector<BenchSpan>> run(std::span<const BenchLane> lanes) override;
@@ -58,7 +58,7 @@ class CudaBench : public Bench {
   Transport& control_;
   const std::atomic<bool>& stop_;
   const BenchSizes sizes_;
-  cudaStream_t compute_ = nullptr, wires_ = nullptr, receives_ = nullptr;
+  OwnedStream compute_, wires_, receives_;
   std::vector<MemoryItem> spent_;
   std::optional<Groups> groups_;
   DeviceMemory streamed_, carried_;  // of MemoryLoads; of transfers

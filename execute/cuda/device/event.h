@@ -46,6 +46,7 @@ void await(const Event& event, const char* what, std::chrono::microseconds nap, 
     const cudaError_t state = cudaEventQuery(event.get());
     if (state == cudaSuccess) return;
     if (state != cudaErrorNotReady) check(state, what);
+    cudaGetLastError();  // the next launch would take "not ready" for its own error
     look();
     if (std::chrono::steady_clock::now() > give_up) {
       throw Error("cuda", fmt::format("{} did not end within ten minutes", what));

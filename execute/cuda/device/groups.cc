@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
+#include "execute/cuda/device/memory.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cuda {
@@ -66,16 +69,12 @@ Stretch end_to_end(std::span<const Stretch> stretches) {
   return all;
 }
 
-Bytes free_bytes() {
-  std::size_t free = 0, all = 0;
-  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-  return Bytes(static_cast<std::int64_t>(free));
-}
-
-Groups::Groups(const Job& job, int rank, Transport& control, std::vector<MemoryItem>& memory)
+Groups::Groups(const Job& job, int rank, Transport& control, const std::atomic<bool>& stop,
+               std::vector<MemoryItem>& memory)
     : job_(job),
       rank_(rank),
       stage_(job.mesh.stage(rank)),
+      stop_(stop),
       splits_(plan_communicators(job, rank)),
       communicators_(splits_.size(), nullptr) {
   if (splits_.empty()) return;
@@ -93,15 +92,24 @@ Groups::Groups(const Job& job, int rank, Transport& control, std::vector<MemoryI
   control.sum_everywhere({});  // all are still there
   const Bytes before = free_bytes();
   check(nccl().ncclCommInitRank(&world_, job.mesh.ranks(), id, rank), "ncclCommInitRank");
-  memory.push_back({"communicator of all ranks", before - free_bytes()});
-  split(control, memory);
+  // What a first use works on outlives the abort: cudaFree waits for whatever is under way.
+  OwnedStream stream;
+  DeviceMemory numbers(nullptr, [](std::byte*) {});
+  try {
+    memory.push_back({"communicator of all ranks", before - free_bytes()});
+    cudaStream_t one = nullptr;
+    check(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking), "cudaStreamCreate");
+    stream.reset(one);
+    numbers = device_memory(512, "a first message");
+    split(control, memory, stream.get(), numbers.get());
+  } catch (...) {
+    abort();  // there is no object yet that could be destroyed
+    throw;
+  }
 }
 
-void Groups::split(Transport& control, std::vector<MemoryItem>& memory) {
-  cudaStream_t stream = nullptr;
-  void* numbers = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  check(cudaMalloc(&numbers, 512), "cudaMalloc");
+void Groups::split(Transport& control, std::vector<MemoryItem>& memory, cudaStream_t stream,
+                   void* numbers) {
   for (std::size_t i = 0; i < splits_.size(); ++i) {
     const Bytes before = free_bytes();
     const int color = splits_[i].color == kNoColor ? NCCL_SPLIT_NOCOLOR : splits_[i].color;
@@ -111,8 +119,6 @@ void Groups::split(Transport& control, std::vector<MemoryItem>& memory) {
     control.sum_everywhere({});  // the next split begins when this one works everywhere
     memory.push_back({"communicator " + splits_[i].name, before - free_bytes()});
   }
-  check(cudaFree(numbers), "cudaFree");
-  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
 void Groups::warm_up(const Split& split, ncclComm_t communicator, cudaStream_t stream,
@@ -125,7 +131,9 @@ void Groups::warm_up(const Split& split, ncclComm_t communicator, cudaStream_t s
   } else {
     check(nccl().ncclRecv(memory, 1, ncclFloat32, 0, communicator, stream), "the first ncclRecv");
   }
-  check(cudaStreamSynchronize(stream), "the first use of a communicator");
+  const Event done(false);
+  done.record(stream);
+  wait_for(done, "the first use of a communicator");
 }
 
 Groups::~Groups() {
@@ -142,6 +150,13 @@ void Groups::abort() noexcept {
   }
   if (world_ != nullptr) nccl().ncclCommAbort(world_);
   world_ = nullptr;
+}
+
+void Groups::wait_for(const Event& event, const char* what, std::chrono::microseconds nap) const {
+  await(event, fmt::format("rank {}: {}", rank_, what).c_str(), nap, [this] {
+    check_failures();
+    if (stop_.load()) throw Error("execute", "another rank stopped");
+  });
 }
 
 void Groups::check_failures() const {

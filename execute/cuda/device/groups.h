@@ -6,12 +6,15 @@
 // which would block the host where ranks come to it in different orders.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <span>
 #include <vector>
 
 #include "execute/bound_job.h"
 #include "execute/cuda/communicators.h"
 #include "execute/cuda/cuda_device.h"
+#include "execute/cuda/device/event.h"
 #include "execute/cuda/device/library.h"
 #include "execute/transport.h"
 
@@ -19,8 +22,10 @@ namespace stepcast::cuda {
 
 class Groups {
  public:
-  // Appends what each communicator took of the device's memory.
-  Groups(const Job& job, int rank, Transport& control, std::vector<MemoryItem>& memory);
+  // Appends what each communicator took of the device's memory. `stop`: another rank of this
+  // process failed; whoever waits gives up.
+  Groups(const Job& job, int rank, Transport& control, const std::atomic<bool>& stop,
+         std::vector<MemoryItem>& memory);
   ~Groups();
   Groups(const Groups&) = delete;
   Groups& operator=(const Groups&) = delete;
@@ -36,12 +41,16 @@ class Groups {
   bool sends(int direction) const;
   bool receives(int direction) const;
 
-  // Throws Error where a communicator failed since; the caller then aborts.
-  void check_failures() const;
+  // For the event, for a communicator that fails, for another rank that did; looks again after
+  // every `nap`. Throws Error for the latter two; the caller then aborts.
+  void wait_for(const Event& event, const char* what,
+                std::chrono::microseconds nap = std::chrono::microseconds(20)) const;
   void abort() noexcept;
 
  private:
-  void split(Transport& control, std::vector<MemoryItem>& memory);
+  void check_failures() const;
+  void split(Transport& control, std::vector<MemoryItem>& memory, cudaStream_t stream,
+             void* numbers);
   void warm_up(const Split& split, ncclComm_t communicator, cudaStream_t stream, void* memory);
   void all_reduce(ncclComm_t communicator, ncclRedOp_t op, std::span<const Stretch> stretches,
                   cudaStream_t on);
@@ -49,6 +58,7 @@ class Groups {
   const Job& job_;
   const int rank_;
   const int stage_;
+  const std::atomic<bool>& stop_;
   std::vector<Split> splits_;
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> communicators_;  // by split; null where this rank takes no part
@@ -63,8 +73,5 @@ Stretch end_to_end(std::span<const Stretch> stretches);
 void stand_in(const Transfer& transfer, const Group& members, const Carried& carried,
               cudaStream_t on);
 void stand_in(const Stretch& message, cudaStream_t on);
-
-// Bytes that the device has left, by cudaMemGetInfo.
-Bytes free_bytes();
 
 }  // namespace stepcast::cuda

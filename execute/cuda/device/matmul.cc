@@ -57,13 +57,12 @@ struct Matmul::Plan {
           "cublasLtMatmulDescSetAttribute");
   }
 
-  cublasLtMatrixLayout_t layout(const Panel& panel, std::int64_t batch) const {
-    cublasLtMatrixLayout_t out = nullptr;
+  void lay_out(const Panel& panel, std::int64_t batch, cublasLtMatrixLayout_t& out) const {
     check(lt.cublasLtMatrixLayoutCreate(&out, type_of(panel.operand),
                                         static_cast<std::uint64_t>(panel.rows),
                                         static_cast<std::uint64_t>(panel.columns), panel.leading),
           "cublasLtMatrixLayoutCreate");
-    if (batch == 1) return out;
+    if (batch == 1) return;
     const auto count = static_cast<std::int32_t>(batch);
     check(lt.cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
                                               sizeof count),
@@ -71,7 +70,6 @@ struct Matmul::Plan {
     check(lt.cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
                                               &panel.batch_stride, sizeof panel.batch_stride),
           "batch stride");
-    return out;
   }
 
   void describe(const Product& product) {
@@ -85,9 +83,9 @@ struct Matmul::Plan {
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(product.bias)));
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(product.bias.data));
     }
-    first = layout(product.first, product.batch);
-    second = layout(product.second, product.batch);
-    result = layout(product.result, product.batch);
+    lay_out(product.first, product.batch, first);
+    lay_out(product.second, product.batch, second);
+    lay_out(product.result, product.batch, result);
   }
 
   // The best algorithm by the library's own model, for the alignment that the operands have.

@@ -2,9 +2,6 @@
 #include "execute/cuda/device/rank.h"
 
 #include <algorithm>
-#include <thread>
-
-#include <fmt/format.h>
 
 #include "execute/cuda/waits.h"
 #include "sim/base/error.h"
@@ -12,6 +9,11 @@
 namespace stepcast::cuda {
 
 namespace {
+
+// Launches after which the host waits for those before: a stream holds about a thousand, events
+// among them, and whoever fills it waits in the driver, deaf to ranks that have failed.
+constexpr std::int64_t kLaunchesAhead = 128;
+constexpr std::chrono::microseconds kNap(20);  // of a host that has nothing to do
 
 std::vector<bool> used_streams(const Job& job, const Program& program) {
   std::vector<bool> used(kStreams, false);
@@ -30,7 +32,7 @@ std::vector<bool> used_streams(const Job& job, const Program& program) {
 
 DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                        Transport& control, int device, const CudaOptions& cuda,
-                       std::atomic<bool>& stop)
+                       const std::atomic<bool>& stop)
     : BoundJob(job, control.rank()),
       options_(options),
       corpus_(corpus),
@@ -41,7 +43,8 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
       state_(nullptr, [](std::byte*) {}),
       staging_(nullptr, [](std::byte*) {}),
       begin_((check(cudaSetDevice(device), "cudaSetDevice"), true)),
-      end_(true) {
+      end_(true),
+      near_(false) {
   std::size_t free = 0, all = 0;
   check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
   memory_.push_back({"context, with whatever else runs on this GPU",
@@ -51,15 +54,12 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
   plan_places();
   place_residents();
   rehearse();
-  if (!cuda.alone) groups_.emplace(job, rank_, control, memory_);
+  if (!cuda.alone) groups_.emplace(job, rank_, control, stop_, memory_);
   write_initial_values();
 }
 
 DeviceRank::~DeviceRank() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
-  for (cudaStream_t one : streams_) {
-    if (one != nullptr) cudaStreamDestroy(one);
-  }
 }
 
 // Transfers go first where both could run: others wait for them.
@@ -70,15 +70,23 @@ void DeviceRank::open_streams() {
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (!used[i]) continue;
     const bool computes = i == static_cast<std::size_t>(Stream::kCompute);
-    check(cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking,
-                                       computes ? least : greatest),
+    cudaStream_t one = nullptr;
+    check(cudaStreamCreateWithPriority(&one, cudaStreamNonBlocking, computes ? least : greatest),
           "cudaStreamCreate");
+    streams_[i].reset(one);
     joins_.emplace_back(false);
   }
   for (int i = 0; i < job_.events; ++i) events_.emplace_back(false);
 }
 
-Launch DeviceRank::launch() const {
+void DeviceRank::keep_near() {
+  if (capturing_ || ++launches_ % kLaunchesAhead != 0) return;
+  wait_for(near_, kNap);
+  near_.record(stream(Stream::kCompute));
+}
+
+Launch DeviceRank::launch() {
+  keep_near();
   Launch at;
   at.stream = stream(Stream::kCompute);
   at.scratch = scratch_;
@@ -102,17 +110,17 @@ void DeviceRank::fork() {
   auto* state = reinterpret_cast<StepState*>(state_.get());
   check(cudaMemcpyAsync(state, staging_.get(), sizeof(StepState), cudaMemcpyHostToDevice, compute),
         "a step's numbers");
-  for (cudaStream_t other : streams_) {
-    if (other != nullptr && other != compute) begin_.hold(other);
+  for (const OwnedStream& other : streams_) {
+    if (other != nullptr && other.get() != compute) begin_.hold(other.get());
   }
 }
 
 void DeviceRank::join() {
   const cudaStream_t compute = stream(Stream::kCompute);
   std::size_t i = 0;
-  for (cudaStream_t other : streams_) {
-    if (other == nullptr || other == compute) continue;
-    joins_[i].record(other);
+  for (const OwnedStream& other : streams_) {
+    if (other == nullptr || other.get() == compute) continue;
+    joins_[i].record(other.get());
     joins_[i++].hold(compute);
   }
   check(cudaMemcpyAsync(staging_.get(), state_.get(), sizeof(StepState), cudaMemcpyDeviceToHost,
@@ -149,7 +157,7 @@ void DeviceRank::run(const Body& body, bool timed) {
       ++number_;
       continue;
     }
-    const cudaStream_t on = streams_[static_cast<std::size_t>(index)];
+    const cudaStream_t on = stream(static_cast<Stream>(index));
     for (; next_fence_ < fences_.size() && fences_[next_fence_].before == number_; ++next_fence_) {
       fence_events_[next_fence_].hold(on);
     }
@@ -231,7 +239,10 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
 
 void DeviceRank::product(const Gemm& op, const Work& work) {
   const Products products = products_of(op, work);
-  for (const Product& one : products.calls) matmul_->run(one, stream(Stream::kCompute));
+  for (const Product& one : products.calls) {
+    keep_near();
+    matmul_->run(one, stream(Stream::kCompute));
+  }
   if (products.bias_gradient.data == nullptr) return;
   launch_column_sums(products.d_y, op.k, op.m, products.bias_gradient, op.accumulate, launch());
 }
@@ -283,16 +294,15 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
 // The host waits for all of the rank's streams, and for nobody else's on the same device.
 void DeviceRank::synchronize() {
   std::size_t i = 0;
-  for (cudaStream_t one : streams_) {
-    if (one != nullptr) joins_[i++].record(one);
+  for (const OwnedStream& one : streams_) {
+    if (one != nullptr) joins_[i++].record(one.get());
   }
   for (const Event& join : joins_) wait_for(join, std::chrono::microseconds(0));
 }
 
-// For an end, for a communicator that fails, for another rank.
 void DeviceRank::wait_for(const Event& event, std::chrono::microseconds nap) {
-  await(event, fmt::format("rank {}: a step", rank_).c_str(), nap, [&] {
-    if (groups_) groups_->check_failures();
+  if (groups_) return groups_->wait_for(event, "a step", nap);
+  await(event, fmt::format("rank {}: a step", rank_).c_str(), nap, [this] {
     if (stop_.load()) throw Error("execute", "another rank stopped");
   });
 }
@@ -302,7 +312,15 @@ void DeviceRank::capture() {
   const cudaStream_t compute = stream(Stream::kCompute);
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(compute, cudaStreamCaptureModeThreadLocal), "a capture");
-  issue(false);
+  capturing_ = true;
+  try {
+    issue(false);
+  } catch (...) {
+    cudaStreamEndCapture(compute, &graph);  // in a capture nothing can be given back
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  capturing_ = false;
   check(cudaStreamEndCapture(compute, &graph), "cudaStreamEndCapture");
   const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
   cudaGraphDestroy(graph);
@@ -332,7 +350,7 @@ void DeviceRank::take_step() {
     issue(timed);
   }
   end_.record(stream(Stream::kCompute));
-  wait_for(end_, std::chrono::microseconds(20));
+  wait_for(end_, kNap);
   const auto done = Clock::now();
   double loss = reinterpret_cast<const StepState*>(staging_.get())->loss /
                 static_cast<double>(place_.batch_tokens);

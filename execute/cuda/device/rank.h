@@ -38,7 +38,8 @@ class DeviceRank : private BoundJob {
  public:
   // `stop`: another rank of this process failed; whoever waits gives up.
   DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-             Transport& control, int device, const CudaOptions& cuda, std::atomic<bool>& stop);
+             Transport& control, int device, const CudaOptions& cuda,
+             const std::atomic<bool>& stop);
   ~DeviceRank();
 
   void step();
@@ -47,7 +48,7 @@ class DeviceRank : private BoundJob {
  private:
   using Clock = std::chrono::steady_clock;
 
-  cudaStream_t stream(Stream s) const { return streams_[static_cast<std::size_t>(s)]; }
+  cudaStream_t stream(Stream s) const { return streams_[static_cast<std::size_t>(s)].get(); }
   void open_streams();
   void plan_places();
   void place_residents();
@@ -65,7 +66,8 @@ class DeviceRank : private BoundJob {
   void collective(const Body& body, const Collective& collective);
   void copy_tokens();
   const Group& group(const Transfer& transfer);
-  Launch launch() const;
+  Launch launch();
+  void keep_near();
 
   void take_step();
   void fork();
@@ -79,9 +81,9 @@ class DeviceRank : private BoundJob {
   const Corpus& corpus_;
   Transport& control_;
   const CudaOptions& cuda_;
-  std::atomic<bool>& stop_;
+  const std::atomic<bool>& stop_;
   std::vector<MemoryItem> memory_;
-  std::array<cudaStream_t, kStreams> streams_ = {};  // null: the Job does not use it
+  std::array<OwnedStream, kStreams> streams_;  // null: the Job does not use it
   std::vector<Event> events_, fence_events_, joins_;
   std::vector<Fence> fences_;  // ascending in `before`
   std::multimap<std::int64_t, std::size_t> fences_after_;
@@ -99,11 +101,13 @@ class DeviceRank : private BoundJob {
   std::int64_t number_ = 0;  // of the next instruction of the step
   std::size_t next_fence_ = 0;
   std::size_t token_at_ = 0;  // in the staging
-  Event begin_, end_;
+  Event begin_, end_, near_;
+  std::int64_t launches_ = 0;
   std::vector<Event> marks_;  // begin and end of what was timed
   std::size_t timed_ = 0;
   std::vector<Span> spans_;
   std::vector<std::vector<Span>> recorded_;
+  bool capturing_ = false;
   cudaGraphExec_t graph_ = nullptr;
   RankRun run_;
 };

@@ -1,39 +1,16 @@
-// The memory of a rank on a GPU: one block for the arena and for scratch, pinned memory for what
-// the host says before each step.
+// What a rank on a GPU has in memory: one block for the arena and for scratch, pinned memory for
+// what the host says before each step.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <new>
 #include <set>
 
-#include <fmt/format.h>
-
 #include "execute/convert.h"
 #include "execute/cuda/device/rank.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cuda {
-
-DeviceMemory device_memory(std::size_t bytes, const char* what) {
-  void* memory = nullptr;
-  const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
-  if (status != cudaSuccess) {
-    cudaGetLastError();  // it was heard
-    throw Error("cuda", fmt::format("{} needs {} bytes, the GPU has {} left; use a smaller "
-                                    "micro-batch, more recomputation or more ranks",
-                                    what, bytes, free_bytes().count));
-  }
-  DeviceMemory owned(static_cast<std::byte*>(memory), [](std::byte* m) { cudaFree(m); });
-  check(cudaMemset(memory, 0, bytes), "cudaMemset");
-  return owned;
-}
-
-DeviceMemory pinned_memory(std::size_t bytes) {
-  void* memory = nullptr;
-  check(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault),
-        "cudaHostAlloc");
-  return {static_cast<std::byte*>(memory), [](std::byte* m) { cudaFreeHost(m); }};
-}
 
 // The arena is the Job's; behind it in the same block lies what kernels and cuBLASLt scratch on.
 void DeviceRank::plan_places() {
@@ -99,6 +76,7 @@ void DeviceRank::rehearse() {
   }
   check(cudaStreamSynchronize(stream(Stream::kCompute)), "the first kernels");
   check(cudaMemset(block_.get(), 0, arena_->size()), "cudaMemset");
+  settle();
   memory_.push_back({"kernels, and cuBLASLt's", before - free_bytes()});
 }
 
@@ -114,6 +92,7 @@ void DeviceRank::write_initial_values() {
     check(cudaMemcpy(slot(id, {0, chunk, 0}), stored.data(), stored.size(), cudaMemcpyHostToDevice),
           "copying initial weights");
   });
+  settle();  // such a copy returns when it has read what it copies
 }
 
 // All of the step's tokens and numbers into pinned memory. REQUIRES: no step is under way.

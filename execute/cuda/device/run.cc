@@ -17,7 +17,8 @@ namespace stepcast {
 namespace {
 
 CudaRun run_on(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-               Transport& control, int device, const CudaOptions& cuda, std::atomic<bool>& stop) {
+               Transport& control, int device, const CudaOptions& cuda,
+               const std::atomic<bool>& stop) {
   cuda::DeviceRank rank(job, options, corpus, control, device, cuda, stop);
   for (std::int64_t step = 0; step < options.steps; ++step) rank.step();
   return rank.finish();
