@@ -232,7 +232,12 @@ void CudaBench::issue(const BenchLoad& load, cudaStream_t on) {
 // The device copies while the host issues.
 void CudaBench::hold_back(std::int64_t launches) {
   const std::int64_t copies = std::min(launches, kQueue) / kLaunchesACopy + 2;
-  for (std::int64_t i = 0; i < copies; ++i) move({false, sizes_.most});
+  const std::size_t half = bytes_of(sizes_.most) / 2;
+  for (std::int64_t i = 0; i < copies; ++i) {
+    check(cudaMemcpyAsync(streamed_.get() + half, streamed_.get(), half, cudaMemcpyDeviceToDevice,
+                          compute_.get()),
+          "holding back");
+  }
 }
 
 void CudaBench::wait_for(const Event& event) {
