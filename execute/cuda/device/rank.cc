@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "execute/cuda/waits.h"
 #include "sim/base/error.h"
 
