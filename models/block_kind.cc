@@ -152,13 +152,12 @@ void KindMaker::write_fragments() {
   std::copy_if(block().nodes.begin(), block().nodes.end(), std::back_inserter(forward_),
                [](const Node& node) { return (node.modules & kModuleLate) == 0; });
   kind_.prepare = prepare();
+  kind_.forward = forward(true, false, true, false);
   if (kind_.checkpointed) {
-    kind_.forward = forward(false, true, true, false);
+    kind_.forward_keep = forward(false, true, true, false);
     kind_.forward_drop = forward(false, false, true, false);
     kind_.recompute = forward(true, false, true, true);
     kind_.recompute_last = forward(true, false, false, true);
-  } else {
-    kind_.forward = forward(true, false, true, false);
   }
   FragmentOptions options;
   options.live = derived_.saved;

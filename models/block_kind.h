@@ -27,7 +27,7 @@ struct SharedWeight {
 
 struct BlockKind {
   bool numbered = true;
-  bool checkpointed = false;          // under "full": its input is kept, its forward run again
+  bool checkpointed = false;          // under "full": its input may be all that is kept
   std::vector<Tensor> tensors;        // by slot; labels without a layer
   Tensor x, y;                        // what passes between blocks; y absent: shape.rank == 0
   std::vector<WeightSlots> weights;   // its own
@@ -36,7 +36,8 @@ struct BlockKind {
   std::vector<Tensor> shared_tensors; // per shared weight: weight, gradient
 
   Fragment prepare;                   // 8-bit copies of its weights; empty: there are none
-  Fragment forward;                   // keeps what backward needs (checkpointed: only x)
+  Fragment forward;                   // keeps what backward needs
+  Fragment forward_keep;              // checkpointed: keeps x only
   Fragment forward_drop;              // checkpointed, and x is not kept either (inside a group)
   Fragment recompute;                 // checkpointed: forward again, keeping what backward needs
   Fragment recompute_last;            // the same where nobody needs y again

@@ -2,6 +2,7 @@
 #include "models/buffers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stepcast {
 
@@ -25,34 +26,93 @@ std::vector<Shape> matrix_shapes(const Network& network, bool head) {
   return shapes;
 }
 
+// The shape of what a block's first product of that use makes; rank 0 if there is none.
+Shape made_by_product(const Block& block, NodeUse use) {
+  for (const Node& node : block.nodes) {
+    const auto* op = std::get_if<Op>(&node.work);
+    if (op == nullptr || !std::holds_alternative<Gemm>(*op) || node.use != use) continue;
+    return block.values[static_cast<std::size_t>(node.out[0])].shape;
+  }
+  return {};
+}
+
+const Block& last_block(const Network& network) {
+  return network.kinds[static_cast<std::size_t>(network.chain.back())];
+}
+
+// Under sequence parallelism, what each tensor rank has a part of the rows of.
+Shape whole_input(const Block& head, const Plan& plan) {
+  STEPCAST_CHECK(head.x != kNoValue, "a head has an input");
+  Shape whole = head.values[static_cast<std::size_t>(head.x)].shape;
+  whole.sizes[0] *= plan.tensor;
+  return whole;
+}
+
+// Scores and the head's gathered input take turns in one buffer.
+Shape shared_buffer(const Network& network, const Plan& plan, bool head) {
+  Shape shape;
+  if (plan.score_buffer) {
+    for (const Block& block : network.kinds) {
+      if (!block.numbered) continue;
+      shape = made_by_product(block, NodeUse::kScores);
+    }
+  }
+  if (!plan.gather_buffer || !head || plan.tensor == 1 || !plan.sequence_parallel) return shape;
+  const Shape gathered = whole_input(last_block(network), plan);
+  const bool larger = shape.rank == 0 || gathered.elements() > shape.elements();
+  return larger ? gathered : shape;
+}
+
+class Buffers {
+ public:
+  explicit Buffers(Tables& tables) : tables_(tables) {}
+
+  void add(std::string_view name, const Shape& shape, Dtype dtype) {
+    std::vector<Tensor>& tensors = tables_.job().tensors;
+    ids_.push_back(static_cast<TensorId>(tensors.size()));
+    tensors.push_back({tables_.label(name), shape, dtype, Category::kBuffers, Scope::kRank});
+  }
+  std::vector<TensorId> ids() && { return std::move(ids_); }
+
+ private:
+  Tables& tables_;
+  std::vector<TensorId> ids_;
+};
+
 }  // namespace
 
 std::vector<TensorId> framework_buffers(Tables& tables, const Network& network, const Plan& plan,
                                         bool head) {
-  std::vector<TensorId> ids;
-  std::vector<Tensor>& tensors = tables.job().tensors;
-  const auto add = [&](std::string_view name, const Shape& shape, Dtype dtype) {
-    ids.push_back(static_cast<TensorId>(tensors.size()));
-    tensors.push_back({tables.label(name), shape, dtype, Category::kBuffers, Scope::kRank});
-  };
+  Buffers buffers(tables);
   if (plan.kernel_workspace > Bytes(0)) {
     // In the compute type, as all that an executor of this plan carries.
     const std::int64_t size = dtype_size(plan.compute);
-    add("kernel.workspace", {(plan.kernel_workspace.count + size - 1) / size}, plan.compute);
+    buffers.add("kernel.workspace", {(plan.kernel_workspace.count + size - 1) / size},
+                plan.compute);
   }
   if (plan.weight_gradient_placeholders) {
     for (const Shape& shape : matrix_shapes(network, head)) {
-      add("weight.gradient.placeholder", shape, plan.compute);
+      buffers.add("weight.gradient.placeholder", shape, plan.compute);
     }
   }
-  if (plan.gather_buffer && head && plan.tensor > 1 && plan.sequence_parallel) {
-    const Block& last = network.kinds[static_cast<std::size_t>(network.chain.back())];
-    STEPCAST_CHECK(last.x != kNoValue, "a head has an input");
-    Shape whole = last.values[static_cast<std::size_t>(last.x)].shape;
-    whole.sizes[0] *= plan.tensor;  // its rows are split over the tensor ranks
-    add("head.gather.buffer", whole, plan.compute);
-  }
-  return ids;
+  const Shape shared = shared_buffer(network, plan, head);
+  if (shared.rank > 0) buffers.add("tensor_parallel.buffer", shared, plan.compute);
+  return std::move(buffers).ids();
+}
+
+std::vector<TensorId> deferred_buffers(Tables& tables, const Network& network, const Plan& plan) {
+  Buffers buffers(tables);
+  const std::int64_t kept = std::min(plan.deferred_head, plan.micro_batches() - 1);
+  if (kept <= 0) return {};
+  const Block& head = last_block(network);
+  Shape logits = made_by_product(head, NodeUse::kPlain);
+  STEPCAST_CHECK(logits.rank == 2 && head.x != kNoValue, "a head makes logits of its input");
+  Shape inputs = head.values[static_cast<std::size_t>(head.x)].shape;
+  logits.sizes[0] *= kept;
+  inputs.sizes[0] *= kept;
+  buffers.add("head.deferred.gradients", logits, plan.compute);
+  buffers.add("head.deferred.inputs", inputs, plan.compute);
+  return std::move(buffers).ids();
 }
 
 }  // namespace stepcast

@@ -51,6 +51,7 @@ class ChunkWriter {
   // The first micro-batch's forward does more than that of the others.
   bool first_differs() const;
 
+  bool checkpointed(const Placed& placed) const;
   std::vector<PassBlock> pass_blocks() const;
   Binding on_the_way(std::size_t block) const;
   void group_gathers();
@@ -208,11 +209,16 @@ void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
   }
 }
 
+bool ChunkWriter::checkpointed(const Placed& placed) const {
+  const bool here = plan_.recompute_layers == 0 || placed.binding.layer < plan_.recompute_layers;
+  return placed.kind->checkpointed && here;
+}
+
 std::vector<PassBlock> ChunkWriter::pass_blocks() const {
   std::vector<PassBlock> blocks;
   for (const Placed& placed : blocks_) {
     const bool begins = placed.binding.layer % plan_.recompute_every == 0;
-    blocks.push_back({placed.kind->numbered, placed.kind->checkpointed, begins});
+    blocks.push_back({placed.kind->numbered, checkpointed(placed), begins});
   }
   return blocks;
 }
@@ -259,7 +265,10 @@ void ChunkWriter::act(BodyWriter& body, const PassStep& step) {
   if (prepares_) body.stamp(kind.prepare, placed.binding);
   for (PassAction action : step.actions) {
     switch (action) {
-      case PassAction::kForward: body.stamp(kind.forward, on_the_way(step.block)); break;
+      case PassAction::kForward:
+        body.stamp(checkpointed(placed) ? kind.forward_keep : kind.forward,
+                   on_the_way(step.block));
+        break;
       case PassAction::kForwardDrop: body.stamp(kind.forward_drop, on_the_way(step.block)); break;
       case PassAction::kRecompute: body.stamp(kind.recompute, on_the_way(step.block)); break;
       case PassAction::kRecomputeLast:

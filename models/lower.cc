@@ -28,6 +28,8 @@ class Lowering {
   void reduce_norm(BodyWriter& body, AxisSet axes);
   BodyId write_synchronize();
   BodyId write_norm_reset();
+  BodyId write_memory(std::string_view name, const std::vector<TensorId>& allocated,
+                      const std::vector<TensorId>& freed);
   void write_program(const std::vector<Slot>& slots, std::size_t stage);
   void write_round(const std::vector<Slot>& slots, std::size_t stage,
                    const std::vector<ChunkBodies>& bodies, std::int64_t round,
@@ -51,6 +53,7 @@ class Lowering {
   BodyId clip_ = -1;
   BodyId norm_reset_ = -1;
   BodyId synchronize_ = -1;
+  BodyId defer_ = -1, drain_ = -1;     // of the last stage
 };
 
 const ChunkBodies& Lowering::bodies_of(const BlockRange& part, bool previous, bool next) {
@@ -99,6 +102,14 @@ BodyId Lowering::write_norm_reset() {
   return body.finish();
 }
 
+BodyId Lowering::write_memory(std::string_view name, const std::vector<TensorId>& allocated,
+                              const std::vector<TensorId>& freed) {
+  BodyWriter body(tables_, name, Phase::kBackward);
+  for (const TensorId tensor : allocated) body.add(Alloc{tensor});
+  for (const TensorId tensor : freed) body.add(Free{tensor});
+  return body.finish();
+}
+
 // The first part receives no activations and sends no gradients; the last the other way round.
 bool Lowering::receives(const Slot& slot, std::size_t stage) const {
   const std::size_t part = static_cast<std::size_t>(slot.chunk * plan_.pipeline) + stage;
@@ -117,7 +128,9 @@ void Lowering::write_round(const std::vector<Slot>& slots, std::size_t stage,
                            std::vector<Call>& schedule) const {
   const auto chunks = static_cast<std::int32_t>(bodies.size());
   const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
+  const bool last = stage + 1 == static_cast<std::size_t>(plan_.pipeline);
   if (begin_ >= 0) schedule.push_back({begin_, 0, 0});
+  if (last && defer_ >= 0) schedule.push_back({defer_, 0, 0});
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Slot& slot = slots[i];
     const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
@@ -130,6 +143,7 @@ void Lowering::write_round(const std::vector<Slot>& slots, std::size_t stage,
     const bool together = i + 1 < slots.size() && receives(slots[i + 1], stage);
     if (!together) schedule.push_back({synchronize_, slot.chunk, slot.micro_batch});
   }
+  if (last && drain_ >= 0) schedule.push_back({drain_, 0, 0});
   if (norm_reset_ >= 0) schedule.push_back({norm_reset_, 0, 0});
   for (std::int32_t c = 0; c < chunks; ++c) {
     schedule.push_back({bodies[static_cast<std::size_t>(c)].settle, c, 0});
@@ -158,7 +172,7 @@ void Lowering::write_program(const std::vector<Slot>& slots, std::size_t stage) 
     job_.resident_sets.push_back(std::move(buffers));
   }
   program.schedule.reserve(static_cast<std::size_t>(rounds_) *
-                           (slots.size() + 2 * bodies.size() + 2));
+                           (slots.size() + 2 * bodies.size() + 5));
   for (std::int64_t round = 0; round < rounds_; ++round) {
     write_round(slots, stage, bodies, round, program.schedule);
   }
@@ -184,6 +198,11 @@ Job Lowering::run() {
   }
   clip_ = write_clip();
   if (plan_.p2p_sync && plan_.pipeline > 1) synchronize_ = write_synchronize();
+  const std::vector<TensorId> deferred = deferred_buffers(tables_, network_, plan_);
+  if (!deferred.empty()) {
+    defer_ = write_memory("defer head", deferred, {});
+    drain_ = write_memory("drain head", {}, deferred);
+  }
   if (plan_.effective_zero() == 3) begin_ = write_begin(tables_, plan_);
   const auto schedules = pipeline_schedule(
       plan_.schedule, static_cast<std::int32_t>(plan_.pipeline),

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "models/model_read.h"
+#include "models/words.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -17,14 +18,6 @@ const std::vector<std::pair<std::string, NormKind>> kNorms = {{"layer", NormKind
                                                               {"rms", NormKind::kRms}};
 const std::vector<std::pair<std::string, Activation>> kActivations = {
     {"gelu", Activation::kGelu}, {"swiglu", Activation::kSwiglu}, {"geglu", Activation::kGeglu}};
-
-template <class Enum>
-std::string word_of(Enum value, const std::vector<std::pair<std::string, Enum>>& words) {
-  for (const auto& [name, word] : words) {
-    if (word == value) return name;
-  }
-  STEPCAST_CHECK(false, "every enumerator has a word");
-}
 
 std::int64_t norm_parameters(NormKind kind, std::int64_t columns) {
   return kind == NormKind::kLayer ? 2 * columns : columns;  // weight, and LayerNorm's bias

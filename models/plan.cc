@@ -90,6 +90,16 @@ Trouble batch_trouble(const Plan& plan) {
     return trouble("batch", plan.micro_batch < 1 ? "micro" : "sequence_length",
                    "must be at least 1");
   }
+  if (plan.document_length < 0 || plan.sequence_length % plan.attended() != 0) {
+    return trouble("batch", "document_length",
+                   fmt::format("sequences of {} tokens are not packed of documents of {}; use {}",
+                               plan.sequence_length, plan.document_length,
+                               nearest_divisors(plan.document_length, plan.sequence_length)));
+  }
+  if (plan.attended() < plan.sequence_length && !plan.fused_attention) {
+    return trouble("batch", "document_length",
+                   "unfused attention masks the whole sequence; set attention to \"fused\"");
+  }
   const std::int64_t unit = plan.micro_batch * plan.data;
   if (plan.global_batch < unit || plan.global_batch % unit != 0) {
     return trouble("batch", "global",

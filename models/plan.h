@@ -26,7 +26,8 @@ enum class StageLayout : std::uint8_t {
 };
 enum class Recompute : std::uint8_t {
   kNone,
-  kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers'
+  kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers';
+               // of all layers, or of the first of each chunk (layers)
   kSelective,  // run the attention core again: scores, softmax, dropout, their product with v
   kModules,    // run the named modules of each layer again
 };
@@ -57,17 +58,22 @@ struct EightBit {
   bool two_copies() const { return blocks() || transposes; }
 };
 
-// What cross-entropy keeps of the logits (tokens, vocabulary).
-enum class LossMemory : std::uint8_t {
-  kSeparate,  // fp32 probabilities beside them
-  kCopied,    // an fp32 copy of them, and fp32 probabilities beside both (Megatron-LM's own fusion,
-              // core/fusions/fused_cross_entropy.py)
-  kInPlace,   // nothing: probabilities and gradient overwrite them (Transformer Engine)
+// Whose cross-entropy over the logits (tokens, vocabulary) it is. It says what is kept of them, and
+// in how many passes over memory it is worked out (sim/hardware/kernels.h, LossKernels).
+enum class CrossEntropy : std::uint8_t {
+  kParallel,           // one kernel a part; fp32 probabilities beside the logits
+  kTorch,              // PyTorch's, on an fp32 copy that turns into the probabilities
+  kMegatron,           // Megatron-LM's vocab_parallel_cross_entropy, as written, on such a copy
+  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py): one kernel a part; an
+                       // fp32 copy of the logits, and fp32 probabilities beside it
+  kTransformerEngine,  // one kernel a direction; probabilities and gradient overwrite the logits
 };
 
 struct Plan {
   // batch, in sequences
   std::int64_t sequence_length = 0;
+  std::int64_t document_length = 0;    // sequences are packed of documents of this many tokens, and
+                                       // attention stays within one; 0: a sequence is one document
   std::int64_t micro_batch = 1;        // sequences a rank works on at once
   std::int64_t global_batch = 0;       // sequences a step; micro_batch * data * micro_batches()
 
@@ -100,6 +106,7 @@ struct Plan {
   // recompute
   Recompute recompute = Recompute::kNone;
   std::int64_t recompute_every = 1;
+  std::int64_t recompute_layers = 0;   // of kFull: the first layers of each chunk only; 0: all
   std::vector<std::string> recompute_modules;  // of kRecomputeModules
 
   // precision
@@ -113,7 +120,7 @@ struct Plan {
   std::int64_t vocabulary_multiple = 1;  // the vocabulary is rounded up to that times tensor
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
-  LossMemory loss = LossMemory::kSeparate;
+  CrossEntropy loss = CrossEntropy::kParallel;
   bool dropout = false;                // the model's dropout is active
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
@@ -132,6 +139,8 @@ struct Plan {
   // buffers: what the framework keeps beside the training state (buffers.h)
   bool weight_gradient_placeholders = false;
   bool gather_buffer = false;
+  bool score_buffer = false;
+  std::int64_t deferred_head = 0;      // micro-batches
   Bytes kernel_workspace = Bytes(0);
 
   bool operator==(const Plan&) const = default;
@@ -139,6 +148,9 @@ struct Plan {
   std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
   // One shard is no sharding, whatever the stage is called.
   int effective_zero() const { return shards() > 1 ? zero : 0; }
+  // What one token attends to at most, and how many such stretches a micro-batch has.
+  std::int64_t attended() const { return document_length > 0 ? document_length : sequence_length; }
+  std::int64_t documents() const { return micro_batch * (sequence_length / attended()); }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
   // Of what most matrix products read.
   Dtype product() const { return eight_bit.on() ? Dtype::kFp8 : compute; }

@@ -8,6 +8,7 @@
 
 #include "models/choices.h"
 #include "models/plan.h"
+#include "models/words.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -38,19 +39,13 @@ const std::vector<std::pair<std::string, Scaling>> kScalings = {
     {"none", Scaling::kNone},   {"delayed", Scaling::kDelayed}, {"tensor", Scaling::kTensor},
     {"block", Scaling::kBlock}, {"mx", Scaling::kMx}};
 const std::vector<std::pair<std::string, bool>> kCopies = {{"fp32", true}, {"none", false}};
-const std::vector<std::pair<std::string, LossMemory>> kLosses = {
-    {"separate", LossMemory::kSeparate},
-    {"copied", LossMemory::kCopied},
-    {"in_place", LossMemory::kInPlace}};
+const std::vector<std::pair<std::string, CrossEntropy>> kLosses = {
+    {"parallel", CrossEntropy::kParallel},
+    {"torch", CrossEntropy::kTorch},
+    {"megatron", CrossEntropy::kMegatron},
+    {"megatron_fused", CrossEntropy::kMegatronFused},
+    {"transformer_engine", CrossEntropy::kTransformerEngine}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
-
-template <class Value>
-std::string word_of(Value value, const std::vector<std::pair<std::string, Value>>& words) {
-  for (const auto& [name, word] : words) {
-    if (word == value) return name;
-  }
-  STEPCAST_CHECK(false, "every value has a word");
-}
 
 // The strings of an array, each one of `words`.
 std::vector<std::string> word_list(const Object& object, std::string_view key,
@@ -169,6 +164,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
 
 void read_batch(const Object& object, Plan& plan) {
   plan.sequence_length = object.integer("sequence_length", kSequence);
+  plan.document_length = object.integer("document_length", 0, {0, kSequence.most});
   plan.micro_batch = object.integer("micro", 1, kMicroBatch);
   plan.global_batch = object.integer("global", plan.micro_batch * plan.data, kGlobalBatch);
   object.done();
@@ -190,14 +186,19 @@ void read_recompute(const Object& what_if, Plan& plan) {
     return;
   }
   const Object object = what_if.object("recompute");
-  for (const char* key : {"every", "modules"}) object.touch(key);
+  for (const char* key : {"every", "layers", "modules"}) object.touch(key);
   object.done();
-  if (object.has("every") == object.has("modules")) {
-    what_if.fail("recompute", "needs either \"every\" (layers a group) or \"modules\" (a list)");
+  if (object.has("every") + object.has("layers") + object.has("modules") != 1) {
+    what_if.fail("recompute",
+                 "needs either \"every\" (layers a group), \"layers\" (the first of each chunk) or "
+                 "\"modules\" (a list)");
   }
-  if (object.has("every")) {
+  if (!object.has("modules")) {
     plan.recompute = Recompute::kFull;
-    plan.recompute_every = object.integer("every", {1, kLayerCount.most});
+    if (object.has("every")) plan.recompute_every = object.integer("every", {1, kLayerCount.most});
+    if (object.has("layers")) {
+      plan.recompute_layers = object.integer("layers", {1, kLayerCount.most});
+    }
     return;
   }
   plan.recompute = Recompute::kModules;
@@ -251,6 +252,8 @@ void read_buffers(const Object& object, Plan& plan) {
   plan.weight_gradient_placeholders =
       object.boolean("weight_gradient_placeholders", plan.weight_gradient_placeholders);
   plan.gather_buffer = object.boolean("gather_buffer", plan.gather_buffer);
+  plan.score_buffer = object.boolean("score_buffer", plan.score_buffer);
+  plan.deferred_head = object.integer("deferred_head", plan.deferred_head, {0, kGlobalBatch.most});
   plan.kernel_workspace = object.bytes("kernel_workspace", plan.kernel_workspace);
   object.done();
 }
@@ -289,6 +292,9 @@ Json write_recompute(const Plan& plan) {
   if (plan.recompute == Recompute::kFull && plan.recompute_every > 1) {
     return Json{{"every", plan.recompute_every}};
   }
+  if (plan.recompute == Recompute::kFull && plan.recompute_layers > 0) {
+    return Json{{"layers", plan.recompute_layers}};
+  }
   return word_of(plan.recompute, kRecomputes);
 }
 
@@ -324,6 +330,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
 Json write_plan(const Plan& plan) {
   Json json;
   json["batch"] = {{"sequence_length", plan.sequence_length},
+                   {"document_length", plan.document_length},
                    {"micro", plan.micro_batch},
                    {"global", plan.global_batch}};
   json["parallel"] = write_parallel(plan);
@@ -355,6 +362,8 @@ Json write_plan(const Plan& plan) {
       {"blas_workspace", plan.blas_workspace ? Json(exact_bytes(*plan.blas_workspace)) : Json()}};
   json["buffers"] = {{"weight_gradient_placeholders", plan.weight_gradient_placeholders},
                      {"gather_buffer", plan.gather_buffer},
+                     {"score_buffer", plan.score_buffer},
+                     {"deferred_head", plan.deferred_head},
                      {"kernel_workspace", exact_bytes(plan.kernel_workspace)}};
   return json;
 }

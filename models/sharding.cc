@@ -47,8 +47,8 @@ std::int32_t State::add(Unit unit) {
     residents_.insert(residents_.end(), unit.gradients.begin(), unit.gradients.end());
   }
   if (plan_.gradient_copy) {
-    unit.gradient_copy = resident("gradients.copy", unit.layer, owned, Dtype::kFp32,
-                                  Category::kOptimizer);
+    unit.gradient_copy =
+        transient("gradients.copy", unit.layer, owned, Dtype::kFp32, Category::kBuffers);
   }
   if (plan_.master) {
     unit.master = resident("master", unit.layer, owned, Dtype::kFp32, Category::kMasterWeights);
@@ -227,6 +227,7 @@ void State::settle(BodyWriter& body, TensorId norm) const {
   for (const Unit& u : units_) {
     if (u.gradient_copy == kNoTensor) continue;
     const std::int64_t n = owned_elements(u.elements);
+    body.add(Alloc{u.gradient_copy});
     body.compute(Pointwise{PointwiseKind::kCast, 1, n, plan_.gradients, Dtype::kFp32, false},
                  final_gradients(u), {u.gradient_copy}, tables_.label("gradients.copy", u.layer),
                  Phase::kOptimizer);
@@ -275,6 +276,7 @@ void State::update(BodyWriter& body, TensorId norm, bool gather_now) const {
     body.compute(Update{UpdatePart::kAdamW, n, u.dtype, gradient, plan_.master,
                         plan_.moments},
                  reads, writes, tables_.label("update", u.layer), Phase::kOptimizer);
+    if (u.gradient_copy != kNoTensor) body.add(Free{u.gradient_copy});
     if (sharded && u.weight_shard == kNoTensor) gathered.push_back(static_cast<std::int32_t>(i));
   }
   if (gather_now && !gathered.empty()) {

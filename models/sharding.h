@@ -31,7 +31,7 @@ struct Unit {
   TensorId weight_shard = kNoTensor;       // stage 3
   TensorId gradient_shard = kNoTensor;     // stages 2, 3
   TensorId reduced = kNoTensor;            // stages 2, 3 with several micro-batches: one's shard
-  TensorId gradient_copy = kNoTensor;
+  TensorId gradient_copy = kNoTensor;      // from after the last backward to the update
   TensorId master = kNoTensor;
   TensorId moment1 = kNoTensor, moment2 = kNoTensor;
 };

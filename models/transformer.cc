@@ -223,7 +223,7 @@ ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::i
   ValueId read = weight_read(name, w, modules);
   ValueId y = act(base + ".out", {tokens_, out});
   Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.product(), plan_.compute, false, bias};
-  op.block_scales = plan_.eight_bit.scaling == Scaling::kBlock;
+  op.block_scales = plan_.eight_bit.blocks();
   block_.add(name, op, {entered, read, b}, {y}, modules);
   return y;
 }
@@ -282,11 +282,11 @@ ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
 
 ValueId Writer::attention_core(ValueId qk, ValueId qkv) {
   if (!plan_.fused_attention) return unfused_core(qk, qkv);
-  const std::int64_t s = plan_.sequence_length;
+  const std::int64_t s = plan_.attended();
   const std::int64_t heads = model_.heads / plan_.tensor;
   ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
-  ValueId lse = block_.activation("attention.lse", {plan_.micro_batch, heads, s}, Dtype::kFp32);
-  Attention op{Pass::kForward, plan_.micro_batch, heads, model_.kv_heads / plan_.tensor,
+  ValueId lse = block_.activation("attention.lse", {plan_.documents(), heads, s}, Dtype::kFp32);
+  Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   block_.add("attention", op, {qk, qkv}, {out, lse}, kModuleAttentionCore | kModuleAttention);
   return out;
@@ -395,7 +395,7 @@ Block Writer::head() {
   ValueId sums = block_.activation("loss.sums", {tokens_, 2}, Dtype::kFp32);
   ValueId loss = block_.activation("loss.out", {tokens_}, Dtype::kFp32);
   Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
-  if (plan_.loss == LossMemory::kCopied) {
+  if (plan_.loss == CrossEntropy::kMegatronFused) {
     ValueId copy = block_.activation("loss.logits", {tokens_, vocabulary}, Dtype::kFp32);
     Pointwise cast{PointwiseKind::kCast, tokens_, vocabulary, plan_.compute, Dtype::kFp32, false};
     block_.add("loss.copy", cast, {logits}, {copy});
@@ -403,7 +403,7 @@ Block Writer::head() {
     part.dtype = Dtype::kFp32;
   }
   ValueId probabilities = logits;
-  if (plan_.loss == LossMemory::kInPlace) {
+  if (plan_.loss == CrossEntropy::kTransformerEngine) {
     part.statistics = plan_.compute;
   } else {
     probabilities = block_.activation("loss.probabilities", {tokens_, vocabulary}, Dtype::kFp32);

@@ -109,7 +109,8 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
 }
 
 void add_memory(const Plan& plan, std::vector<Change>& changes) {
-  const bool every_layer = plan.recompute == Recompute::kFull && plan.recompute_every == 1;
+  const bool every_layer = plan.recompute == Recompute::kFull && plan.recompute_every == 1 &&
+                           plan.recompute_layers == 0;
   if (plan.recompute != Recompute::kNone) {
     changes.push_back({"no recompute", {"recompute=none"}});
   }

@@ -25,6 +25,7 @@
 #include "models/transformer.h"
 #include "sim/base/error.h"
 #include "tools/calibrate_cuda.h"
+#include "tools/commands.h"
 #include "tools/files.h"
 #include "tools/here.h"
 
@@ -33,11 +34,9 @@ namespace stepcast {
 namespace {
 
 constexpr std::int64_t kRepeatMax = 100'000;
-constexpr std::int64_t kRounds = 2;  // of a ring's step: what is passed differs between them
 constexpr std::int64_t kSlicesLeast = 8, kSlicesMost = 200;  // where the command does not say
 constexpr double kBudget = 10;        // seconds of a plan, where that is more than the least
 constexpr double kSentinels = 0.025;  // seconds of the two around a slice
-constexpr int kTrouble = 2;
 
 // A plan that is to be measured.
 struct Subject {
@@ -57,7 +56,7 @@ Subject prepare(const CalibrateArguments& arguments, const std::string& config,
   const WhatIf what_if = executable_what_if(config, sets, speak);
   const Plan plan = ring_plan(what_if.plan);
   Subject subject{config, what_if.name,
-                  lower_ring(transformer(what_if.model, plan), what_if.plan, kRounds)};
+                  lower_ring(transformer(what_if.model, plan), what_if.plan, kRingRounds)};
   const std::string fault = verify(subject.ring);
   STEPCAST_CHECK(fault.empty(), fault);
   const std::string trouble = executable(subject.ring);
@@ -77,15 +76,6 @@ std::string now() {
   const std::time_t seconds =
       std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
-}
-
-// The command as it can be given again.
-std::string command_of(const CalibrateArguments& arguments) {
-  std::string text = "stepcast calibrate --device " + arguments.device;
-  for (const std::string& config : arguments.configs) text += " --for " + config;
-  for (const std::string& set : arguments.sets) text += " --set " + set;
-  if (arguments.launch != "threads") text += " --launch " + arguments.launch;
-  return text + fmt::format(" --repeat {} --out {}", arguments.repeat, arguments.out);
 }
 
 // On rank 0's process what all ranks' marks say; nothing on the others.
@@ -393,6 +383,14 @@ Profile profile_of(const Calibration& calibration, const std::string& name,
     profile.work.push_back(measurements.work(ranks, calibration.threads.at(ranks)));
   }
   return profile;
+}
+
+std::string command_of(const CalibrateArguments& arguments) {
+  std::string text = "stepcast calibrate --device " + arguments.device;
+  for (const std::string& config : arguments.configs) text += " --for " + config;
+  for (const std::string& set : arguments.sets) text += " --set " + set;
+  if (arguments.launch != "threads") text += " --launch " + arguments.launch;
+  return text + fmt::format(" --repeat {} --out {}", arguments.repeat, arguments.out);
 }
 
 int calibrate_command(const CalibrateArguments& arguments) {

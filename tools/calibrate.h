@@ -28,6 +28,12 @@ struct CalibrateArguments {
 };
 int calibrate_command(const CalibrateArguments& arguments);
 
+// The command as it can be given again, for a profile's provenance.
+std::string command_of(const CalibrateArguments& arguments);
+
+// Rounds of a ring's step: what is passed differs between them.
+inline constexpr std::int64_t kRingRounds = 2;
+
 // What the sentinels of a run of slices say: the first, the last, and how far they lie apart.
 class SentinelLog {
  public:

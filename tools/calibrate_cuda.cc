@@ -31,11 +31,10 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::int64_t kRounds = 2;  // of a ring's step: what is passed differs between them
 constexpr std::int64_t kStepsFirst = 3, kStepsLeast = 8, kStepsMost = 200;
-constexpr double kBudget = 10;  // seconds of a plan's steps, and of a run of them
+constexpr double kStepsTake = 10;  // seconds of a plan's steps, and of a run of them
 
-struct Subject {
+struct GpuSubject {
   std::string config, name;
   Cluster cluster;
   Job ring;
@@ -43,13 +42,13 @@ struct Subject {
   int ranks() const { return alone ? 1 : ring.mesh.ranks(); }
 };
 
-Subject prepare(const CalibrateArguments& arguments, const std::string& config, bool speak) {
+GpuSubject prepare(const CalibrateArguments& arguments, const std::string& config, bool speak) {
   std::vector<std::string> sets = arguments.sets;
   if (config != kStdout) sets.emplace_back("profile=null");  // it may name the file to be written
   const WhatIf what_if = executable_what_if_on_gpus(config, sets, speak);
   const Plan plan = ring_plan(what_if.plan);
-  Subject subject{config, what_if.name, what_if.cluster,
-                  lower_ring(transformer(what_if.model, plan), what_if.plan, kRounds)};
+  GpuSubject subject{config, what_if.name, what_if.cluster,
+                     lower_ring(transformer(what_if.model, plan), what_if.plan, kRingRounds)};
   const std::string fault = verify(subject.ring);
   STEPCAST_CHECK(fault.empty(), fault);
   const std::string trouble = executable(subject.ring);
@@ -69,7 +68,7 @@ std::map<std::string, std::string> texts_of(const CudaMachine& machine) {
 class GpuCalibrator {
  public:
   // `control`: to the other processes' ranks; null: ranks are threads of this one.
-  GpuCalibrator(const CalibrateArguments& arguments, const std::vector<Subject>& subjects,
+  GpuCalibrator(const CalibrateArguments& arguments, const std::vector<GpuSubject>& subjects,
                 Transport* control, int devices_here)
       : arguments_(arguments),
         subjects_(subjects),
@@ -86,7 +85,7 @@ class GpuCalibrator {
   }
 
   void measure() {
-    for (const Subject& subject : subjects_) {
+    for (const GpuSubject& subject : subjects_) {
       calibration_.threads.emplace(subject.ranks(), 1);
       MeasuredSlice slice;
       slice.before = sentinel();
@@ -147,7 +146,7 @@ class GpuCalibrator {
     say("");
   }
 
-  void probe(const Subject& subject) {
+  void probe(const GpuSubject& subject) {
     const int ranks = subject.ranks();
     std::vector<ProbedTransfer> transfers;
     if (!subject.alone) transfers = placed(subject);
@@ -169,7 +168,7 @@ class GpuCalibrator {
   }
 
   // Where the groups lie: as many devices a node as this machine has ranks.
-  std::vector<ProbedTransfer> placed(const Subject& subject) const {
+  std::vector<ProbedTransfer> placed(const GpuSubject& subject) const {
     const Cluster cluster = cluster_here(subject);
     std::vector<ProbedTransfer> transfers = probed_transfers(subject.ring);
     for (ProbedTransfer& one : transfers) {
@@ -181,13 +180,13 @@ class GpuCalibrator {
     return transfers;
   }
 
-  Cluster cluster_here(const Subject& subject) const {
+  Cluster cluster_here(const GpuSubject& subject) const {
     const int ranks = subject.ring.mesh.ranks();
     const int here = control_ == nullptr ? ranks : devices_here_;
     return standard_cluster(subject.cluster.device, ranks / here, here);
   }
 
-  void measure_ring(const Subject& subject) {
+  void measure_ring(const GpuSubject& subject) {
     Measurements& measurements = calibration_.by_ranks[subject.ranks()];
     double seconds = 0;
     for (std::int64_t before = -1;;) {
@@ -211,7 +210,7 @@ class GpuCalibrator {
   }
 
   // Seconds of a step.
-  double run_ring(const Subject& subject, std::int64_t steps, Measurements& measurements) {
+  double run_ring(const GpuSubject& subject, std::int64_t steps, Measurements& measurements) {
     const Job& job = subject.ring;
     ExecuteOptions options;
     options.steps = steps + 1;
@@ -253,7 +252,7 @@ class GpuCalibrator {
     return spans;
   }
 
-  double run_alone(const Subject& subject, const ExecuteOptions& options, const Corpus& corpus,
+  double run_alone(const GpuSubject& subject, const ExecuteOptions& options, const Corpus& corpus,
                    Measurements& measurements) {
     const Job& job = subject.ring;
     double seconds = 0;
@@ -270,7 +269,7 @@ class GpuCalibrator {
     return seconds;
   }
 
-  FindBeside finder(const Subject& subject) const {
+  FindBeside finder(const GpuSubject& subject) const {
     const Cluster cluster = cluster_here(subject);
     const Mesh& mesh = subject.ring.mesh;
     return [this, cluster, &mesh](std::string_view kernel, const Transfer& t) {
@@ -281,7 +280,7 @@ class GpuCalibrator {
   }
 
   std::string what_is_missing() const {
-    for (const Subject& subject : subjects_) {
+    for (const GpuSubject& subject : subjects_) {
       if (!subject.alone) continue;
       return fmt::format(
           "{} has {} ranks, this machine {} GPU{}: all but the wires was measured, "
@@ -315,7 +314,7 @@ class GpuCalibrator {
   }
 
   const CalibrateArguments& arguments_;
-  const std::vector<Subject>& subjects_;
+  const std::vector<GpuSubject>& subjects_;
   Transport* control_;
   const int device_, devices_here_;
   const CudaMachine machine_;
@@ -324,8 +323,8 @@ class GpuCalibrator {
   CudaWatch watch_;
 };
 
-std::vector<Subject> prepare_all(const CalibrateArguments& arguments, bool speak) {
-  std::vector<Subject> subjects;
+std::vector<GpuSubject> prepare_all(const CalibrateArguments& arguments, bool speak) {
+  std::vector<GpuSubject> subjects;
   for (const std::string& config : arguments.configs) {
     subjects.push_back(prepare(arguments, config, speak));
     const std::string &device = subjects.back().cluster.device.name,
@@ -337,10 +336,11 @@ std::vector<Subject> prepare_all(const CalibrateArguments& arguments, bool speak
   return subjects;
 }
 
-int calibrate_processes(const CalibrateArguments& arguments, const std::vector<Subject>& subjects) {
+int calibrate_processes(const CalibrateArguments& arguments,
+                        const std::vector<GpuSubject>& subjects) {
   const MpiSession session;
   try {
-    for (const Subject& subject : subjects) {
+    for (const GpuSubject& subject : subjects) {
       const int ranks = subject.ring.mesh.ranks();
       if (ranks == session.ranks()) continue;
       throw Error(subject.config, fmt::format("has {} ranks, but {} processes were started; use "
@@ -395,14 +395,14 @@ std::string to_text(const Probed& probed) {
 
 std::int64_t next_steps(std::int64_t wanted, std::int64_t done, double seconds) {
   if (wanted == 0) {
-    const double fit = seconds > 0 ? kBudget / seconds : 0;
+    const double fit = seconds > 0 ? kStepsTake / seconds : 0;
     wanted = static_cast<std::int64_t>(
         std::clamp(fit, static_cast<double>(kStepsLeast), static_cast<double>(kStepsMost)));
   }
   if (done >= wanted) return 0;
   const std::int64_t left = wanted - done;
   if (!(seconds > 0)) return std::min(kStepsFirst, left);
-  const double run = std::clamp(kBudget / seconds, 1.0, static_cast<double>(kStepsMost));
+  const double run = std::clamp(kStepsTake / seconds, 1.0, static_cast<double>(kStepsMost));
   return std::min(left, static_cast<std::int64_t>(run));
 }
 
@@ -424,7 +424,7 @@ int calibrate_on_gpus(const CalibrateArguments& arguments) {
   if (arguments.launch == "mpi") {
     // All processes find the same trouble with the question; the first says so.
     const bool speaks = launched_rank() == 0;
-    std::vector<Subject> subjects;
+    std::vector<GpuSubject> subjects;
     try {
       subjects = prepare_all(arguments, speaks);
     } catch (const Error&) {
@@ -433,7 +433,7 @@ int calibrate_on_gpus(const CalibrateArguments& arguments) {
     }
     return calibrate_processes(arguments, subjects);
   }
-  const std::vector<Subject> subjects = prepare_all(arguments, true);
+  const std::vector<GpuSubject> subjects = prepare_all(arguments, true);
   GpuCalibrator calibrator(arguments, subjects, nullptr, cuda_devices());
   calibrator.measure();
   return calibrator.report();

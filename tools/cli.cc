@@ -31,8 +31,6 @@
 namespace stepcast {
 namespace {
 
-constexpr int kTrouble = 2;
-
 constexpr const char* kDescription =
     R"(stepcast forecasts a training step of a large language model: time, memory, traffic, waiting.
 

@@ -8,6 +8,8 @@
 
 namespace stepcast {
 
+inline constexpr int kTrouble = 2;  // the exit code of bad usage, bad input or a device's fault
+
 struct SimulateArguments {
   std::string config;
   std::vector<std::string> sets;   // --set path=value

@@ -3,7 +3,6 @@
 // the work of a step make two questions of them. Linear in the reports, n log n in a run's steps.
 #include "tools/compare.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -21,6 +20,7 @@
 #include "tools/compare_judge.h"
 #include "tools/files.h"
 #include "tools/measured.h"
+#include "tools/text.h"
 
 namespace stepcast {
 namespace {
@@ -145,12 +145,6 @@ void note_composition(const Document& measured, Comparison& comparison) {
 // ------------------------------------------------------------------------------------- judgement
 
 // "tensor_exposed" -> "tensor exposed".
-std::string words_of(std::string_view key) {
-  std::string words(key);
-  std::replace(words.begin(), words.end(), '_', ' ');
-  return words;
-}
-
 std::vector<Metric> metrics_of(const ReportFigures& p, const ReportFigures& m,
                                const Comparison& comparison) {
   using Unit = Metric::Unit;
@@ -160,8 +154,8 @@ std::vector<Metric> metrics_of(const ReportFigures& p, const ReportFigures& m,
   judge_step(metrics.back(), comparison);
   for (std::size_t i = 0; i < kParts; ++i) {
     const std::string_view key = part_name(static_cast<Part>(i));
-    metrics.push_back(make_metric(fmt::format("breakdown_seconds.{}", key), "  " + words_of(key),
-                             Unit::kSeconds, p.parts[i], m.parts[i]));
+    metrics.push_back(make_metric(fmt::format("breakdown_seconds.{}", key), "  " + key_words(key),
+                                  Unit::kSeconds, p.parts[i], m.parts[i]));
     if (m.parts_sum > 0) metrics.back().share = m.parts[i] / m.parts_sum;
   }
   metrics.push_back(make_metric("step.tokens_per_second_per_device", "tokens/s/device", Unit::kRate,

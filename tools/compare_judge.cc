@@ -15,10 +15,9 @@
 namespace stepcast {
 namespace {
 
-constexpr double kSecondsMost = 1e12;
+constexpr double kStepMost = 1e12;
 constexpr double kStepLeast = 1e-12;                   // a picosecond, the resolution of a report
 constexpr double kRateMost = 1e15;                     // tokens a second
-constexpr Limits kBytes = {0, std::int64_t{1} << 53};  // a double holds them exactly
 
 double required(const Object& object, std::string_view key, double least, double most) {
   object.at(key);
@@ -38,7 +37,7 @@ std::vector<double> step_times(const Object& root) {
   for (std::size_t i = 0; i < count; ++i) {
     const Json& value = values[i];
     const double seconds = value.is_number() ? value.get<double>() : 0;
-    if (!(seconds >= kStepLeast && seconds <= kSecondsMost)) {
+    if (!(seconds >= kStepLeast && seconds <= kStepMost)) {
       root.fail("step_seconds", fmt::format("step {} must be a number of seconds above 0, is {}",
                                             i + 1, shortened(value.dump())));
     }
@@ -84,21 +83,21 @@ ReportFigures read_report_figures(const Document& report) {
   const Object root(report);
   ReportFigures figures;
   const Object step = required_object(root, "step");
-  figures.step = required(step, "seconds", kStepLeast, kSecondsMost);
+  figures.step = required(step, "seconds", kStepLeast, kStepMost);
   figures.bubble = required(step, "bubble_fraction", 0, 1);
   figures.rate = required(step, "tokens_per_second_per_device", 0, kRateMost);
 
   const Object breakdown = required_object(root, "breakdown_seconds");
   for (std::size_t i = 0; i < kParts; ++i) {
-    figures.parts[i] = required(breakdown, part_name(static_cast<Part>(i)), 0, kSecondsMost);
+    figures.parts[i] = required(breakdown, part_name(static_cast<Part>(i)), 0, kStepMost);
     figures.parts_sum += figures.parts[i];
   }
   breakdown.done();  // a part that nobody compares would pass unseen
 
-  figures.peak = required_object(root, "memory").integer("allocated_peak_bytes", kBytes);
+  figures.peak = required_object(root, "memory").integer("allocated_peak_bytes", kReportBytes);
   const Object sent = required_object(required_object(root, "traffic"), "sent_bytes_per_device");
   for (const Axis axis : kReportAxes) {
-    figures.sent[static_cast<std::size_t>(axis)] = sent.integer(axis_name(axis), kBytes);
+    figures.sent[static_cast<std::size_t>(axis)] = sent.integer(axis_name(axis), kReportBytes);
   }
   sent.done();
   if (root.has("step_seconds")) read_steps(root, figures);

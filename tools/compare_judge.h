@@ -18,6 +18,8 @@ namespace stepcast {
 inline constexpr std::array kReportAxes = {Axis::kTensor, Axis::kContext, Axis::kExpert,
                                            Axis::kPipeline, Axis::kData};
 
+inline constexpr Limits kReportBytes = {0, std::int64_t{1} << 53};  // a double holds them exactly
+
 struct ReportFigures {
   double step = 0;               // the median, of a run with several steps
   std::optional<double> spread;  // of such a run

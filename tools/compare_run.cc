@@ -219,13 +219,12 @@ std::map<int, RankPeak> peaks_by_stage(const std::vector<RankPeak>& peaks, int s
   return by_stage;
 }
 
-constexpr Limits kBytes = {0, std::int64_t{1} << 53};
-
 std::size_t fullest_stage(const Object& memory) {
   std::size_t fullest = 0;
   std::int64_t most = -1;
   for (std::size_t i = 0; i < memory.array_size("stages"); ++i) {
-    const std::int64_t peak = memory.element("stages", i).integer("allocated_peak_bytes", kBytes);
+    const std::int64_t peak =
+        memory.element("stages", i).integer("allocated_peak_bytes", kReportBytes);
     if (peak <= most) continue;
     most = peak;
     fullest = i;
@@ -254,10 +253,10 @@ void add_memory(const Question& question, const Measured& measured, Comparison& 
     const auto add = [&](std::string_view key, std::string_view words,
                          const std::optional<double>& bytes, bool judged) {
       if (!bytes || !one.has(key)) return;
-      std::int64_t predicted = one.integer(key, kBytes);
+      std::int64_t predicted = one.integer(key, kReportBytes);
       // torch's counter has the workspaces of matrix products among what is allocated.
       const bool workspace = key == "allocated_peak_bytes" && one.has("workspace_bytes");
-      if (workspace) predicted += one.integer("workspace_bytes", kBytes);
+      if (workspace) predicted += one.integer("workspace_bytes", kReportBytes);
       Metric metric = make_metric(fmt::format("{}.{}", place, key), fmt::format("{}{}", words, of),
                                   Unit::kBytes, static_cast<double>(predicted), *bytes);
       if (judged) judge(metric, comparison.tolerance);

@@ -31,7 +31,6 @@ namespace stepcast {
 namespace {
 
 constexpr std::int64_t kRecorded = 20;  // steps, the last ones, that are composed again
-constexpr int kTrouble = 2;
 
 // The last step, as its slowest rank saw it; every other rank waited for that one.
 Timeline timeline_of(std::vector<RankRun>& runs, bool trace) {
@@ -81,7 +80,7 @@ Report report_of(const WhatIf& what_if, const Job& job, std::vector<RankRun>& ru
   report.capacity = capacity;
   report.parameters = parameters(what_if.model);
   const Plan& plan = what_if.plan;
-  report.flops_per_token = model_flops_per_token(what_if.model, plan.sequence_length, true);
+  report.flops_per_token = model_flops_per_token(what_if.model, plan.attended(), true);
   // The first step also warms up.
   const std::vector<double>& seconds = runs[0].seconds;
   const double last = to_seconds(report.timeline.step).value;

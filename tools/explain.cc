@@ -10,19 +10,14 @@
 #include "tools/commands.h"
 #include "tools/fields.h"
 #include "tools/files.h"
+#include "tools/text.h"
 
 namespace stepcast {
 namespace {
 
-std::string plain(std::string_view key) {
-  std::string text;
-  for (const char c : key) {
-    if (c == '_' || c == '-' || c == ' ') {
-      text += '_';
-    } else {
-      text += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    }
-  }
+std::string plain_key(std::string_view key) {
+  std::string text = lower(key);
+  for (char& c : text) c = c == '-' || c == ' ' ? '_' : c;
   return text;
 }
 
@@ -30,7 +25,7 @@ std::string plain(std::string_view key) {
 std::string plain_path(std::string_view path) {
   std::string text;
   bool inside = false;
-  for (const char c : plain(path)) {
+  for (const char c : plain_key(path)) {
     if (c == '[') inside = true;
     if (!inside) text += c;
     if (c == ']') inside = false;
@@ -121,7 +116,7 @@ std::vector<Field> find_fields(const std::vector<Field>& fields, std::string_vie
   }
   if (!found.empty()) return found;
   for (const Field& field : fields) {
-    if (plain(last_component(field.path)) == wanted) found.push_back(field);
+    if (plain_key(last_component(field.path)) == wanted) found.push_back(field);
   }
   return found;
 }

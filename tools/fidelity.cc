@@ -19,7 +19,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::string_view kFormat = "stepcast.errors/1";
+constexpr std::string_view kErrorsFormat = "stepcast.errors/1";
 constexpr std::string_view kLaunchBound = "launch-bound";
 constexpr double kLowest = 0.1, kHighest = 0.9;
 
@@ -28,7 +28,7 @@ struct Weighted {
 };
 
 // The first error that at least `share` of the weight does not exceed.
-double quantile(const std::vector<Weighted>& sorted, double share) {
+double weighted_quantile(const std::vector<Weighted>& sorted, double share) {
   double sum = 0;
   for (const Weighted& one : sorted) {
     sum += one.weight;
@@ -52,8 +52,8 @@ ErrorClass class_of(const std::vector<const ValidationRow*>& rows) {
   }
   std::stable_sort(errors.begin(), errors.end(),
                    [](const Weighted& a, const Weighted& b) { return a.error < b.error; });
-  one.low = quantile(errors, kLowest);
-  one.high = quantile(errors, kHighest);
+  one.low = weighted_quantile(errors, kLowest);
+  one.high = weighted_quantile(errors, kHighest);
   return one;
 }
 
@@ -73,7 +73,7 @@ std::string plan_kind(const Model& model, const Plan& plan, const Device& device
 std::vector<ErrorClass> error_classes(const std::vector<ValidationRow>& rows) {
   std::map<std::pair<std::string, std::string>, std::vector<const ValidationRow*>> members;
   for (const ValidationRow& row : rows) {
-    if (!row.covered || !row.run || !relative_error(row)) continue;
+    if (!row.covered || !row.run || !relative_error(row) || row.variant == "unsteady") continue;
     for (const std::string& device : {std::string(), row.run->device}) {
       members[{device, row.run->kind}].push_back(&row);
       if (row.run->kind != kLaunchBound) members[{device, ""}].push_back(&row);
@@ -89,7 +89,7 @@ std::vector<ErrorClass> error_classes(const std::vector<ValidationRow>& rows) {
 }
 
 std::string write_error_classes(const std::vector<ErrorClass>& classes) {
-  std::string text = fmt::format("{{\n  \"format\": \"{}\",\n  \"classes\": [", kFormat);
+  std::string text = fmt::format("{{\n  \"format\": \"{}\",\n  \"classes\": [", kErrorsFormat);
   for (std::size_t i = 0; i < classes.size(); ++i) {
     const ErrorClass& one = classes[i];
     const Json json = {
@@ -105,8 +105,8 @@ std::string write_error_classes(const std::vector<ErrorClass>& classes) {
 std::vector<ErrorClass> read_error_classes(const Document& document) {
   constexpr double kMost = 1e6;  // a forecast that takes a million times as long
   const Object root(document);
-  if (root.string("format") != kFormat) {
-    root.fail("format", fmt::format("must be \"{}\"", kFormat));
+  if (root.string("format") != kErrorsFormat) {
+    root.fail("format", fmt::format("must be \"{}\"", kErrorsFormat));
   }
   std::vector<ErrorClass> classes;
   for (std::size_t i = 0; i < root.array_size("classes"); ++i) {

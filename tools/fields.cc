@@ -198,6 +198,10 @@ std::vector<Field> batch_and_parallel_fields() {
       field(Form::kObject, "batch", "", "How much a step works on, in sequences."),
       count("batch.sequence_length", "", {1, 1 << 24}, "Tokens of one sequence.",
             "Attention costs its square; activations grow with it."),
+      count("batch.document_length", "0", {0, 1 << 24},
+            "Sequences are packed of documents of this many tokens (fine-tuning, document masks); "
+            "attention stays within one. 0: a sequence is one document.",
+            "Attention costs its square, for each document."),
       count("batch.micro", "1", {1, 1 << 20}, "Sequences that a rank works on at once.",
             "More fill the kernels better and keep more activations alive."),
       count("batch.global", "micro x data: one micro-batch", {1, INT32_MAX},
@@ -270,6 +274,9 @@ std::vector<Field> memory_fields() {
            "Fewer activations for up to a third more compute.", Form::kWordOrObject),
       input_only(count("recompute.every", "not given", {1, 10'000},
                        "Keep the input of each group of this many layers, run the group again.")),
+      input_only(count("recompute.layers", "not given", {1, 10'000},
+                       "Full recomputation of the first layers of each chunk only (Megatron-LM: "
+                       "--recompute-method block).")),
       input_only(word("recompute.modules", "not given",
                       "attention_core norm activation mlp attention projection up",
                       "Run these parts of each layer again.", "", Form::kWords)),
@@ -311,20 +318,18 @@ std::vector<Field> memory_fields() {
             "The implementation of fused attention, one that the device's profile describes: "
             "flash1, flash2, flash3, cudnn ...; null: its usual one.",
             "Its speed, as it was measured."),
-      word("loss", "\"separate\"", "separate copied in_place",
-           "Cross-entropy keeps fp32 probabilities beside the logits; beside an fp32 copy of them "
-           "(Megatron-LM's own fusion); or works where they are (Transformer Engine's).",
-           "4 bytes a token and word of the vocabulary, 8, or none."),
+      word("loss", "\"parallel\"", "parallel torch megatron megatron_fused transformer_engine",
+           "Whose cross-entropy: one kernel a part; PyTorch's or Megatron-LM's unfused one on an "
+           "fp32 copy of the logits; Megatron-LM's fusion; Transformer Engine's, in place.",
+           "4, 4, 9, 13 or 3 passes over the logits, all on the last stage. Beside the logits it "
+           "keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
+           "transformer_engine none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
       field(Form::kSwitch, "clip_gradients", "true",
             "Clip by the global norm: all ranks reduce it before the update."),
       field(Form::kObject, "fusion", "{}",
             "What the framework has fused; what it has not passes through memory once more."),
-      word("fusion.loss", "\"parallel\"", "fused parallel torch megatron",
-           "The loss over the vocabulary: one kernel a direction, one a part, PyTorch's or "
-           "Megatron-LM's unfused one on an fp32 copy of the logits.",
-           "3, 4, 9 or 13 passes over the logits, all on the last stage."),
       field(Form::kSwitch, "fusion.bias_gradients", "true",
             "Bias gradients come with the weight gradients, not by a kernel of their own."),
       field(Form::kSwitch, "fusion.accumulation", "true",
@@ -365,7 +370,16 @@ std::vector<Field> memory_fields() {
             "One layer's matrices in the compute type, more memory."),
       field(Form::kSwitch, "buffers.gather_buffer", "false",
             "The head's gathered input lies in a buffer that stays (Megatron-LM with sequence "
-            "parallelism).", "Tokens x hidden x 2 bytes on the last stage."),
+            "parallelism).",
+            "Tokens x hidden x 2 bytes on the last stage."),
+      field(Form::kSwitch, "buffers.score_buffer", "false",
+            "A buffer of the shape of unfused attention's scores stays (Megatron-LM's own "
+            "attention).",
+            "Heads x sequence x sequence x 2 bytes, once."),
+      count("buffers.deferred_head", "0", {0, INT32_MAX},
+            "Micro-batches whose logits' gradients wait for the end of the step, where the head's "
+            "weight gradient is made of them (Megatron-LM's wgrad_deferral_limit).",
+            "Tokens x vocabulary x 2 bytes for each on the last stage."),
       field(Form::kBytes, "buffers.kernel_workspace", "\"0 MB\"",
             "A workspace that a kernel library keeps besides: Transformer Engine has \"32 MiB\" "
             "from Hopper on, \"4 MiB\" before.")};

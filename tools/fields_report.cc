@@ -5,7 +5,7 @@
 namespace stepcast {
 namespace {
 
-Field field(Form form, std::string_view path, std::string_view meaning,
+Field entry(Form form, std::string_view path, std::string_view meaning,
             std::string_view effect = "") {
   Field result;
   result.topic = Topic::kReport;
@@ -17,13 +17,13 @@ Field field(Form form, std::string_view path, std::string_view meaning,
 }
 
 Field object(std::string_view path, std::string_view meaning) {
-  return field(Form::kObject, path, meaning);
+  return entry(Form::kObject, path, meaning);
 }
 Field number(std::string_view path, std::string_view meaning, std::string_view effect = "") {
-  return field(Form::kNumber, path, meaning, effect);
+  return entry(Form::kNumber, path, meaning, effect);
 }
 Field count(std::string_view path, std::string_view meaning, std::string_view effect = "") {
-  return field(Form::kCount, path, meaning, effect);
+  return entry(Form::kCount, path, meaning, effect);
 }
 
 Field term(std::string_view name, std::string_view meaning, std::string_view effect = "") {
@@ -38,7 +38,7 @@ Field term(std::string_view name, std::string_view meaning, std::string_view eff
 
 std::vector<Field> report_fields() {
   return {
-      field(Form::kText, "format", "Always \"stepcast.report/1\" in this version."),
+      entry(Form::kText, "format", "Always \"stepcast.report/1\" in this version."),
       object("config", "The what-if as it was understood, every default filled in; it can be "
                        "forecast again."),
       object("step", "The step in time."),
@@ -47,7 +47,7 @@ std::vector<Field> report_fields() {
              "The low end of the range: 8 of 10 published runs of the nearest class (device and "
              "kind of plan) lie in it."),
       number("step.seconds_high", "The high end of the range."),
-      field(Form::kText, "step.range_from",
+      entry(Form::kText, "step.range_from",
             "The published runs that the range is taken from; of a measured step, its repeats."),
       number("step.tokens_per_second_per_device", "Tokens of the step / seconds / devices."),
       number("step.mfu", "Model FLOPs utilisation: the model's FLOPs, causal attention counted "
@@ -73,7 +73,7 @@ std::vector<Field> report_fields() {
       object("memory", "One device's memory: allocated (live tensors) <= reserved (what the "
                        "allocator holds for them) <= device total."),
       count("memory.capacity_bytes", "What a device has."),
-      field(Form::kSwitch, "memory.fits",
+      entry(Form::kSwitch, "memory.fits",
             "The device total of every stage is at most the capacity."),
       count("memory.allocated_peak_bytes", "Live bytes at their highest, of any stage."),
       count("memory.reserved_peak_bytes",
@@ -81,9 +81,9 @@ std::vector<Field> report_fields() {
             "Rounding, blocks of other streams and gaps; see allocator.expandable_segments."),
       count("memory.device_total_bytes",
             "Reserved, communicators and context together, the most of any stage."),
-      field(Form::kWords, "memory.not_modelled",
+      entry(Form::kWords, "memory.not_modelled",
             "Parts counted as zero because nothing is published of them for this device."),
-      field(Form::kList, "memory.stages", "One entry a pipeline stage."),
+      entry(Form::kList, "memory.stages", "One entry a pipeline stage."),
       count("memory.stages[].stage", "Its number, from 0."),
       count("memory.stages[].allocated_peak_bytes", "Live bytes at its highest moment."),
       count("memory.stages[].workspace_bytes",
@@ -97,7 +97,7 @@ std::vector<Field> report_fields() {
       count("memory.stages[].allocation_retries",
             "How often in a step the allocator has to give cached memory back to get on.",
             "Each stalls the device."),
-      field(Form::kText, "memory.stages[].peak_at", "That moment: body, micro-batch and chunk.",
+      entry(Form::kText, "memory.stages[].peak_at", "That moment: body, micro-batch and chunk.",
             "`stepcast show memory` lists what is alive then."),
       count("memory.stages[].weights_bytes", "Weights in use, at the peak."),
       count("memory.stages[].gradients_bytes", "Gradient buffers, at the peak."),
@@ -113,7 +113,7 @@ std::vector<Field> report_fields() {
       count("traffic.sent_bytes_per_device.expert", "For expert parallelism."),
       count("traffic.sent_bytes_per_device.pipeline", "For messages between stages."),
       count("traffic.sent_bytes_per_device.data", "For gradients and sharded state."),
-      field(Form::kList, "traffic.links", "By class of link; empty until links are modelled."),
+      entry(Form::kList, "traffic.links", "By class of link; empty until links are modelled."),
       object("basis", "What kernel times rest on, as shares that sum to 1."),
       number("basis.measured", "Timed on the device itself."),
       number("basis.interpolated", "Between measured shapes."),

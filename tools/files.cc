@@ -23,6 +23,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json.h"
+#include "tools/text.h"
 
 namespace stepcast {
 namespace {
@@ -120,12 +121,10 @@ void write_in_place(const std::string& path, std::string_view content) {
 
 // ------------------------------------------------------------------------------- named configs
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 std::string dashed(std::string_view name) {
   std::string text(name);
-  for (char& c : text) c = c == '_' || c == ' ' ? '-' : lower(c);
-  return text;
+  for (char& c : text) c = c == '_' || c == ' ' ? '-' : c;
+  return lower(text);
 }
 
 std::string squeezed(std::string_view name) {

@@ -24,7 +24,7 @@ struct Knob {
   std::function<void(Device&, double)> set;
 };
 
-struct Group {
+struct KernelGroup {
   std::string name;
   std::vector<const Json*> rows;
   std::vector<double> measured;
@@ -32,9 +32,9 @@ struct Group {
   std::vector<Knob> knobs;
 };
 
-using Values = std::span<const double>;
+using FittedValues = std::span<const double>;
 
-Device with(const Device& device, const Group& group, Values values) {
+Device with(const Device& device, const KernelGroup& group, FittedValues values) {
   Device changed = device;
   for (std::size_t i = 0; i < values.size(); ++i) group.knobs[i].set(changed, values[i]);
   return changed;
@@ -61,10 +61,10 @@ Residual residual_of(const std::string& name, const FitError& error, const FitEr
   return residual;
 }
 
-Residual fit_group(Device& device, const Group& group) {
+Residual fit_group(Device& device, const KernelGroup& group) {
   std::vector<Parameter> parameters;
   for (const Knob& knob : group.knobs) parameters.push_back(knob.parameter);
-  const Predict predict = [&](Values values, std::span<double> times) {
+  const Predict predict = [&](FittedValues values, std::span<double> times) {
     const std::vector<Device> devices = {with(device, group, values)};
     for (std::size_t i = 0; i < group.rows.size(); ++i) {
       times[i] = validate_row(*group.rows[i], "", devices).predicted_seconds.value_or(1);
@@ -221,7 +221,7 @@ FittedKernels fit_kernels(const Device& device, const std::vector<Json>& rows) {
     const std::string name = attention_of(row);
     if (!name.empty()) devices.front().kernels.attention.emplace(name, device.kernels.usual());
   }
-  std::map<std::string, Group> groups;
+  std::map<std::string, KernelGroup> groups;
   std::map<std::string, AttentionSpread> spreads;
   for (const Json& row : rows) {
     if (member(row, "parallel") != nullptr) continue;  // a training run
@@ -230,7 +230,7 @@ FittedKernels fit_kernels(const Device& device, const std::vector<Json>& rows) {
     const std::string name = group_of(row, known);
     if (name.empty()) continue;
     if (known.kind == "attention") note(row, spreads[name]);
-    Group& group = groups[name];
+    KernelGroup& group = groups[name];
     group.name = name;
     group.rows.push_back(&row);
     group.measured.push_back(*known.measured_seconds);

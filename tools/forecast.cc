@@ -38,7 +38,7 @@ void set_utilisation(const WhatIf& what_if, const Job& job, Report& report) {
       static_cast<double>(plan.global_batch) * static_cast<double>(plan.sequence_length);
   const Flops peak = matrix_rate(plan.product(), what_if.cluster.device) * step * devices;
   report.tokens_per_second_per_device = tokens / step.value / devices;
-  report.flops_per_token = model_flops_per_token(what_if.model, plan.sequence_length, true);
+  report.flops_per_token = model_flops_per_token(what_if.model, plan.attended(), true);
   report.mfu = report.flops_per_token * tokens / peak;
   report.hfu = performed_flops(job) / peak;
 }

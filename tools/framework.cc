@@ -3,12 +3,12 @@
 #include "tools/framework.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
 #include "tools/files.h"
+#include "tools/text.h"
 
 namespace stepcast {
 namespace {
@@ -172,15 +172,14 @@ Framework find_framework(const std::string& name, std::string_view place) {
 
 const Framework* published_framework(const std::vector<Framework>& all, std::string_view published,
                                      std::string_view date) {
-  std::string name(published);
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string name = lower(published);
   const Framework* best = nullptr;
   std::size_t longest = 0;
   for (const Framework& framework : all) {
     const bool over = !framework.until.empty() && (date.empty() || date >= framework.until);
     if (over) continue;
     for (const std::string& part : framework.published_as) {
-      if (name.find(part) == std::string::npos || part.size() < longest) continue;
+      if (!has(name, part) || part.size() < longest) continue;
       const bool sooner = best != nullptr && part.size() == longest && !framework.until.empty() &&
                           (best->until.empty() || framework.until < best->until);
       if (best != nullptr && part.size() == longest && !sooner) continue;

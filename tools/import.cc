@@ -26,7 +26,6 @@ namespace stepcast {
 namespace {
 
 constexpr std::size_t kWordsMost = 100;
-constexpr std::int64_t kRanksMost = kRanksMax;
 
 constexpr KnownProduct kProducts[] = {
     {"a100-40gb", "A100-SXM4-40GB", "10de:20b0"}, {"a100-80gb", "A100-SXM4-80GB", "10de:20b2"},
@@ -93,8 +92,8 @@ NcclTestsDefaults defaults_of(const ImportArguments& a) {
   }
   const auto count = [](const char* flag, std::optional<std::int64_t> value, std::int64_t least) {
     if (!value) return 0;
-    if (*value < least || *value > kRanksMost) {
-      throw Error(flag, fmt::format("must be {} to {}, is {}", least, kRanksMost, *value));
+    if (*value < least || *value > kRanksMax) {
+      throw Error(flag, fmt::format("must be {} to {}, is {}", least, kRanksMax, *value));
     }
     return static_cast<int>(*value);
   };

@@ -11,8 +11,6 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kBytesMost = std::int64_t{1} << 50;
-
 int line_of(const Document& document, const std::string& pointer) {
   const auto found = document.lines.find(pointer);
   return found == document.lines.end() ? 1 : found->second;
@@ -63,7 +61,7 @@ void read_devices(const Json& root, NcclTestsLog& log, NcclTestsTable& table) {
 // "" or why the row does not count.
 std::string read_result(const Json& result, bool in_place, NcclTestsRow& row) {
   const std::optional<std::int64_t> size = count_of(result, "size");
-  if (!size || *size > kBytesMost) return "no size from 1 B to 1 PiB";
+  if (!size || *size > kNcclBytesMost) return "no size from 1 B to 1 PiB";
   row.bytes = Bytes(*size);
   row.type = text_of(result, "type");
   row.redop = text_of(result, "redop");

@@ -47,17 +47,17 @@ std::optional<TransferKind> kind_of_program(std::string_view program) {
 }
 
 // A kind, or why there is none.
-struct Verdict {
+struct KindOrFault {
   std::optional<TransferKind> kind;
   std::string fault;
 };
 
-Verdict kind_by_ratio(const NcclTestsRow& row, int ranks) {
+KindOrFault kind_by_ratio(const NcclTestsRow& row, int ranks) {
   using enum TransferKind;
   const bool reduces = !row.redop.empty() && row.redop != "none";
   const bool rooted = row.root.has_value() && *row.root >= 0;
   const auto open = [](std::string_view which) {
-    return Verdict{{}, fmt::format("is it {}? The log does not say: give --collective", which)};
+    return KindOrFault{{}, fmt::format("is it {}? The log does not say: give --collective", which)};
   };
   // Of two ranks, 2 (n-1)/n is 1 as well.
   const bool reduced = reduces || row.redop.empty();
@@ -77,7 +77,7 @@ Verdict kind_by_ratio(const NcclTestsRow& row, int ranks) {
                           "forecast needs", row.bus_bandwidth / row.algorithm_bandwidth, ranks)};
 }
 
-Verdict judge_kind(const NcclTestsTable& table, int ranks, const NcclTestsDefaults& defaults) {
+KindOrFault judge_kind(const NcclTestsTable& table, int ranks, const NcclTestsDefaults& defaults) {
   const NcclTestsRow* row = telling_row(table);
   std::optional<TransferKind> kind = defaults.collective;
   if (!table.program.empty()) {
@@ -109,7 +109,7 @@ double error_most(std::string_view type) {
 }
 
 // "" or why the row is not believed.
-std::string doubt(const NcclTestsRow& row) {
+std::string row_doubt(const NcclTestsRow& row) {
   if (row.wrong_is_error && row.wrong > error_most(row.type)) {
     return fmt::format("an error of {:g} in its values", row.wrong);
   }
@@ -129,11 +129,11 @@ std::string group_text(const WireCurve& curve) {
                      curve.nodes == 1 ? "node" : "nodes");
 }
 
-using Group = std::tuple<TransferKind, int, int>;          // kind, ranks, nodes
-using Measured = std::map<Bytes, std::vector<Seconds>>;
+using CurveKey = std::tuple<TransferKind, int, int>;  // kind, ranks, nodes
+using TimesBySize = std::map<Bytes, std::vector<Seconds>>;
 
 struct Collected {
-  Measured times;
+  TimesBySize times;
   std::string where;  // the tables that it comes from
 };
 
@@ -155,7 +155,7 @@ class Collector {
     } else if (fault.empty() && ranks < 2) {
       fault = "a test of one rank measures no wires";
     }
-    Verdict verdict;
+    KindOrFault verdict;
     if (fault.empty()) {
       verdict = judge_kind(table, ranks, defaults_);
       fault = verdict.fault;
@@ -164,7 +164,7 @@ class Collector {
     Collected& collected = groups_[{*verdict.kind, ranks, nodes}];
     bool any = false;
     for (const NcclTestsRow& row : table.rows) {
-      const std::string why = doubt(row);
+      const std::string why = row_doubt(row);
       if (why.empty()) {
         collected.times[row.bytes].push_back(row.time);
         any = true;
@@ -218,7 +218,7 @@ class Collector {
 
   const NcclTestsDefaults& defaults_;
   std::vector<std::string>& words_;
-  std::map<Group, Collected> groups_;
+  std::map<CurveKey, Collected> groups_;
   std::string first_refusal_;
 };
 

@@ -13,6 +13,7 @@
 // secrets.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -26,6 +27,8 @@
 #include "sim/program/program.h"
 
 namespace stepcast {
+
+inline constexpr std::int64_t kNcclBytesMost = std::int64_t{1} << 50;  // as profiles limit it
 
 struct NcclTestsRow {
   int line = 0;                // 1 is the first

@@ -20,7 +20,6 @@ namespace {
 using Tokens = std::vector<std::string_view>;
 
 constexpr std::size_t kPrefixTokensMost = 8;
-constexpr std::int64_t kBytesMost = std::int64_t{1} << 50;  // of sim/hardware/profile.cc
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\f' || c == '\v'; }
 
@@ -54,7 +53,7 @@ std::string without_colours(std::string_view line) {
 }
 
 template <class Number>
-std::optional<Number> number_of(std::string_view text) {
+std::optional<Number> parsed(std::string_view text) {
   Number value{};
   const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (trouble != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -84,8 +83,8 @@ bool is_redop(std::string_view token) {
 // Where a row begins among the tokens; the number of tokens if none does.
 std::size_t row_start(const Tokens& tokens) {
   for (std::size_t i = 0; i + 2 < tokens.size() && i <= kPrefixTokensMost; ++i) {
-    if (number_of<std::int64_t>(behind_prefix(tokens[i])) &&
-        number_of<std::int64_t>(tokens[i + 1]) && is_type(tokens[i + 2])) {
+    if (parsed<std::int64_t>(behind_prefix(tokens[i])) && parsed<std::int64_t>(tokens[i + 1]) &&
+        is_type(tokens[i + 2])) {
       return i;
     }
   }
@@ -124,7 +123,7 @@ std::set<std::string> programs_in(std::string_view line) {
 
 // 22902 is 2.29.2; before 2.9 the code was 2708.
 std::string nccl_version(std::string_view code) {
-  const std::optional<int> number = number_of<int>(code);
+  const std::optional<int> number = parsed<int>(code);
   if (!number) return std::string(code);
   const int major = *number >= 10000 ? 10000 : 1000;
   return fmt::format("{}.{}.{}", *number / major, *number % major / 100, *number % 100);
@@ -176,13 +175,13 @@ class TextReader {
     const auto rank_word = std::find(tokens.begin(), tokens.end(), "Rank");
     const auto device_word = std::find(rank_word, tokens.end(), "device");
     if (device_word == tokens.end() || device_word - rank_word < 4) return false;
-    const std::optional<int> rank = number_of<int>(*(rank_word + 1));
+    const std::optional<int> rank = parsed<int>(*(rank_word + 1));
     const auto bracket = std::find_if(device_word, tokens.end(), [](std::string_view token) {
       return token.ends_with(']');
     });
     if (!rank || *rank < 0 || *(device_word - 2) != "on" || bracket == tokens.end()) return false;
     Rank entry{std::string(*(device_word - 1)), 0};
-    if (*(rank_word + 2) == "Group") entry.group = number_of<int>(*(rank_word + 3)).value_or(0);
+    if (*(rank_word + 2) == "Group") entry.group = parsed<int>(*(rank_word + 3)).value_or(0);
     const bool fresh = ranks_.emplace(*rank, entry).second;
     if (!fresh && ranks_.at(*rank).host != entry.host) twice_ = true;
     std::string product;
@@ -233,13 +232,13 @@ class TextReader {
     if (!open_) open_table();
     NcclTestsRow row;
     row.line = line_;
-    row.bytes = Bytes(*number_of<std::int64_t>(behind_prefix(tokens[0])));
+    row.bytes = Bytes(*parsed<std::int64_t>(behind_prefix(tokens[0])));
     row.type = tokens[2];
     if (!read_columns(Tokens(tokens.begin() + 3, tokens.end()), row)) {
       refuse("does not have the columns of its table, or was cut: row skipped");
     } else if (row.bytes < Bytes(1)) {
       refuse("a row of 0 bytes: skipped");
-    } else if (row.bytes > Bytes(kBytesMost)) {
+    } else if (row.bytes > Bytes(kNcclBytesMost)) {
       refuse("more than 1 PiB: row skipped");
     } else {
       log_.tables.back().rows.push_back(std::move(row));
@@ -261,7 +260,7 @@ class TextReader {
                                            : std::find(columns_.begin(), first, "root") != first;
     if (has_root) {
       if (at == tokens.size()) return false;
-      row.root = number_of<int>(tokens[at++]);
+      row.root = parsed<int>(tokens[at++]);
       if (!row.root) return false;
     }
     if (tokens.size() != at + expected) return false;
@@ -277,16 +276,16 @@ class TextReader {
 
   // Time, algorithm and bus bandwidth, and in the column `check` what was wrong.
   static bool read_values(const Tokens& values, const std::string& check, NcclTestsRow& row) {
-    const std::optional<double> time = number_of<double>(values[0]);
-    const std::optional<double> algorithm = number_of<double>(values[1]);
-    const std::optional<double> bus = number_of<double>(values[2]);
+    const std::optional<double> time = parsed<double>(values[0]);
+    const std::optional<double> algorithm = parsed<double>(values[1]);
+    const std::optional<double> bus = parsed<double>(values[2]);
     if (!time || !(*time > 0 && *time < 1e11) || !algorithm || !bus) return false;
     row.time = parse_seconds(std::string(values[0]) + " us", "");
     row.algorithm_bandwidth = *algorithm;
     row.bus_bandwidth = *bus;
     row.wrong_is_error = check == "error";
     if (values[3] == "N/A") return true;
-    const std::optional<double> wrong = number_of<double>(values[3]);
+    const std::optional<double> wrong = parsed<double>(values[3]);
     row.wrong = wrong ? std::abs(*wrong) : std::numeric_limits<double>::infinity();
     return wrong.has_value();
   }

@@ -22,6 +22,7 @@
 #include "models/transformer.h"
 #include "sim/base/error.h"
 #include "sim/engine/simulate.h"
+#include "tools/commands.h"
 #include "tools/composition.h"
 #include "tools/files.h"
 #include "tools/here.h"
@@ -30,7 +31,6 @@ namespace stepcast {
 
 namespace {
 
-constexpr int kTrouble = 2;
 constexpr std::int64_t kSlicesMax = 1000;
 constexpr int kFirstSlices = 3;         // of the profile that is kept
 constexpr double kSliceSeconds = 0.25;  // of full steps, at least one and at most

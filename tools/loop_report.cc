@@ -13,7 +13,7 @@ namespace stepcast {
 
 namespace {
 
-std::string percent(double share) { return fmt::format("{:+.2f} %", 100 * share); }
+std::string signed_share(double share) { return fmt::format("{:+.2f} %", 100 * share); }
 
 std::string interval_text(const Interval& interval) {
   return fmt::format("{:+.2f} to {:+.2f}", 100 * interval.low, 100 * interval.high);
@@ -75,16 +75,17 @@ std::string cost_table(const LoopPlan& plan) {
     const double difference = cost.forecast.value - cost.measured.value;
     const bool some = cost.measured.value > 0;
     rows.push_back({cost.kind, format_seconds(cost.forecast), format_seconds(cost.measured),
-                    some ? percent(difference / cost.measured.value) : "-",
+                    some ? signed_share(difference / cost.measured.value) : "-",
                     fmt::format("{:.1f} %", 100 * cost.measured.value / all),
-                    percent(difference / all)});
+                    signed_share(difference / all)});
   }
   return align(rows, "lrrrrr");
 }
 
 std::string summary_line(const char* what, const Summary& summary) {
   return fmt::format("{:<12} median |error| {:.2f} %, bias {}, worst {}\n", what,
-                     100 * summary.median_absolute, percent(summary.bias), percent(summary.worst));
+                     100 * summary.median_absolute, signed_share(summary.bias),
+                     signed_share(summary.worst));
 }
 
 Json interval_json(const Interval& interval) {
@@ -134,10 +135,10 @@ std::string loop_table(const std::vector<LoopPlan>& plans, double tolerance) {
   std::vector<std::vector<std::string>> rows = {
       {"plan", "step", "total", "95 %", "verdict", "composed", "kept", "drift"}};
   for (const LoopPlan& plan : plans) {
-    rows.push_back({plan.name, format_seconds(median_step(plan)), percent(plan.total().median),
+    rows.push_back({plan.name, format_seconds(median_step(plan)), signed_share(plan.total().median),
                     interval_text(plan.total()), std::string(verdict_name(plan.verdict(tolerance))),
-                    percent(composed(plan).median), percent(plan.kept().median),
-                    percent(plan.drift().median)});
+                    signed_share(composed(plan).median), signed_share(plan.kept().median),
+                    signed_share(plan.drift().median)});
   }
   std::string out = align(rows, "lrrrlrrr") + "\n";
   if (plans.size() == 1) out += cost_table(plans.front()) + "\n";

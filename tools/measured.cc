@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kSlower = 1.1;  // of a step that still warms up
 
-struct Values {
+struct LoggedValues {
   std::map<std::int64_t, double> of_step;
   std::size_t skipped = 0;  // "nan", or no number above 0
 };
@@ -35,8 +35,8 @@ std::optional<std::int64_t> step_number(std::string_view text) {
   return whole ? std::optional(step) : std::nullopt;
 }
 
-Values values_of(const Object& root, const std::string& metric) {
-  Values values;
+LoggedValues values_of(const Object& root, const std::string& metric) {
+  LoggedValues values;
   if (!root.has(metric)) return values;
   const Object one = root.object(metric);
   if (!one.has("values")) one.fail("values", "is missing");
@@ -101,7 +101,7 @@ Measured read_golden_values(const MeasuredFile& file) {
   const Object root(document);
   Measured measured;
   measured.form = "Megatron-LM's golden values";
-  const Values times = values_of(root, "iteration-time");
+  const LoggedValues times = values_of(root, "iteration-time");
   for (const auto& [step, seconds] : times.of_step) measured.durations.push_back(seconds);
   if (measured.durations.empty()) {
     root.fail("iteration-time", "has no time of a step");
@@ -109,7 +109,7 @@ Measured read_golden_values(const MeasuredFile& file) {
   if (times.skipped > 0) {
     measured.notes.push_back(fmt::format("{} steps without a time were skipped", times.skipped));
   }
-  const Values memory = values_of(root, "mem-max-allocated-bytes");
+  const LoggedValues memory = values_of(root, "mem-max-allocated-bytes");
   if (!memory.of_step.empty()) {
     measured.peaks.push_back({kRankLast, memory.of_step.rbegin()->second, std::nullopt});
   }

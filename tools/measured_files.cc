@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kBytesMax = std::size_t{2} << 30;
 constexpr std::size_t kFilesMax = 4096;
-constexpr std::array kSuffixes = {".json", ".gz", ".log", ".txt", ".jsonl"};
+constexpr std::array kFileSuffixes = {".json", ".gz", ".log", ".txt", ".jsonl"};
 
 std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> found;
@@ -31,7 +31,8 @@ std::vector<std::string> files_in(const std::string& folder) {
   fs::directory_iterator entries(folder, trouble);
   for (; !trouble && entries != fs::directory_iterator(); entries.increment(trouble)) {
     const std::string suffix = entries->path().extension().string();
-    const bool known = std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end();
+    const bool known =
+        std::find(kFileSuffixes.begin(), kFileSuffixes.end(), suffix) != kFileSuffixes.end();
     if (known && entries->is_regular_file(trouble)) found.push_back(entries->path().string());
     if (found.size() > kFilesMax) {
       throw Error(folder,
@@ -40,7 +41,7 @@ std::vector<std::string> files_in(const std::string& folder) {
   }
   if (trouble) throw Error(folder, "cannot read: " + trouble.message());
   if (found.empty()) {
-    throw Error(folder, fmt::format("no file there ends in {}", fmt::join(kSuffixes, ", ")));
+    throw Error(folder, fmt::format("no file there ends in {}", fmt::join(kFileSuffixes, ", ")));
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -1,16 +1,15 @@
 // The kind of a kernel: of ours by its op, of others by words in its name. The order of the words
 // matters: "fmha_cutlassF_bf16_aligned" is attention, not a matrix product.
-#include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "sim/base/error.h"
 #include "tools/measured_trace.h"
+#include "tools/text.h"
 
 namespace stepcast {
 namespace {
 
-constexpr std::array kWords = {
+constexpr std::array kKindWords = {
     std::pair{std::string_view("nccl"), KernelKind::kCommunication},
     std::pair{std::string_view("rccl"), KernelKind::kCommunication},
     std::pair{std::string_view("memcpy"), KernelKind::kCopy},
@@ -91,11 +90,9 @@ KernelKind kind_of_op(const Op& op, Phase phase) {
 }
 
 KernelKind kind_of_name(std::string_view name) {
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const auto& [word, kind] : kWords) {
-    if (lower.find(word) != std::string::npos) return kind;
+  const std::string text = lower(name);
+  for (const auto& [word, kind] : kKindWords) {
+    if (has(text, word)) return kind;
   }
   return KernelKind::kOther;
 }

@@ -32,12 +32,12 @@ constexpr double kSecondsMost = 1e9;
 constexpr double kSecondsLeast = 1e-12;
 constexpr double kMebi = 1 << 20, kGibi = 1 << 30;
 
-enum class Framework { kMegatron, kTorchtitan, kNemo, kBridge, kDeepSpeed };
-constexpr std::array kFrameworks = {std::pair{Framework::kMegatron, "a Megatron-LM log"},
-                                    std::pair{Framework::kTorchtitan, "a torchtitan log"},
-                                    std::pair{Framework::kNemo, "a NeMo log"},
-                                    std::pair{Framework::kBridge, "a Megatron-Bridge log"},
-                                    std::pair{Framework::kDeepSpeed, "a DeepSpeed log"}};
+enum class LogKind { kMegatron, kTorchtitan, kNemo, kBridge, kDeepSpeed };
+constexpr std::array kLogKinds = {std::pair{LogKind::kMegatron, "a Megatron-LM log"},
+                                  std::pair{LogKind::kTorchtitan, "a torchtitan log"},
+                                  std::pair{LogKind::kNemo, "a NeMo log"},
+                                  std::pair{LogKind::kBridge, "a Megatron-Bridge log"},
+                                  std::pair{LogKind::kDeepSpeed, "a DeepSpeed log"}};
 
 constexpr std::string_view kMegatronTime = "elapsed time per iteration (ms):";
 constexpr std::string_view kNemoTime = "train_step_timing in s";
@@ -46,7 +46,7 @@ constexpr std::string_view kDeepSpeedRate = "CurrSamplesPerSec=";
 constexpr std::string_view kMegatronMemory = "memory (MB)";
 
 // Without escape sequences: ESC [ parameters letter (ECMA-48).
-std::string plain(std::string_view line) {
+std::string without_escapes(std::string_view line) {
   std::string out;
   for (std::size_t i = 0; i < line.size(); ++i) {
     if (line[i] != '\x1B') {
@@ -106,7 +106,7 @@ class LogScan {
  public:
   void line(std::string_view raw) {
     const bool coloured = raw.find('\x1B') != std::string_view::npos;
-    const std::string kept = coloured ? plain(raw) : std::string();
+    const std::string kept = coloured ? without_escapes(raw) : std::string();
     const std::string_view text = coloured ? std::string_view(kept) : raw;
     times(text);
     memory(text);
@@ -119,7 +119,7 @@ class LogScan {
   void times(std::string_view line);
   void memory(std::string_view line);
 
-  void add(Framework framework, std::optional<std::int64_t> step, double duration,
+  void add(LogKind framework, std::optional<std::int64_t> step, double duration,
            std::optional<std::int64_t> batch) {
     if (!(duration >= kSecondsLeast && duration <= kSecondsMost)) {
       ++impossible_;
@@ -143,7 +143,7 @@ class LogScan {
     if (!peak.allocated && !peak.reserved) peaks_.erase(rank);
   }
 
-  std::map<Framework, Series> series_;
+  std::map<LogKind, Series> series_;
   std::map<int, RankPeak> peaks_;
   std::optional<std::int64_t> sequence_;
   std::int64_t impossible_ = 0, nan_losses_ = 0, skipped_ = 0;
@@ -165,23 +165,23 @@ std::optional<std::int64_t> iteration_of(std::string_view line) {
 
 void LogScan::times(std::string_view line) {
   if (const auto milliseconds = number_after(line, kMegatronTime)) {
-    add(Framework::kMegatron, iteration_of(line), *milliseconds * 1e-3,
+    add(LogKind::kMegatron, iteration_of(line), *milliseconds * 1e-3,
         count_after(line, "global batch size:"));
     nan_losses_ += count_after(line, "number of nan iterations:").value_or(0);
     skipped_ += count_after(line, "number of skipped iterations:").value_or(0);
     if (const auto length = count_after(line, "actual seqlen:")) sequence_ = length;
   } else if (const auto seconds = number_after(line, kNemoTime)) {
     auto step = count_after(line, "global_step");
-    add(Framework::kNemo, step ? step : iteration_of(line), *seconds,
+    add(LogKind::kNemo, step ? step : iteration_of(line), *seconds,
         count_after(line, "global_batch_size"));
   } else if (const auto bridge = number_after(line, kBridgeTime);
              bridge && line.find("TFLOP") != std::string_view::npos) {
-    add(Framework::kBridge, std::nullopt, *bridge, std::nullopt);
+    add(LogKind::kBridge, std::nullopt, *bridge, std::nullopt);
   } else if (const auto samples = number_after(line, kDeepSpeedRate)) {
-    add(Framework::kDeepSpeed, count_after(line, "global_step="), 1 / *samples, std::nullopt);
+    add(LogKind::kDeepSpeed, count_after(line, "global_step="), 1 / *samples, std::nullopt);
   } else if (const auto tokens = number_after(line, "tps:");
              tokens && line.find("loss:") != std::string_view::npos) {
-    add(Framework::kTorchtitan, count_after(line, "step:"), 1 / *tokens, std::nullopt);
+    add(LogKind::kTorchtitan, count_after(line, "step:"), 1 / *tokens, std::nullopt);
   }
 }
 
@@ -219,12 +219,12 @@ void keep_last_batch(Series& series, Measured& measured) {
 
 Measured LogScan::result(const std::string& name) {
   Measured measured;
-  for (const auto& [framework, words] : kFrameworks) {
+  for (const auto& [framework, words] : kLogKinds) {
     const auto found = series_.find(framework);
     if (found == series_.end()) continue;
     measured.form = words;
-    if (framework == Framework::kTorchtitan) measured.pace = Pace::kDeviceToken;
-    if (framework == Framework::kDeepSpeed) measured.pace = Pace::kSample;
+    if (framework == LogKind::kTorchtitan) measured.pace = Pace::kDeviceToken;
+    if (framework == LogKind::kDeepSpeed) measured.pace = Pace::kSample;
     keep_last_batch(found->second, measured);
     std::size_t again = 0;
     for (const auto& [step, durations] : found->second.durations) {

@@ -16,6 +16,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json_text.h"
+#include "sim/program/mesh.h"
 
 namespace stepcast {
 namespace {
@@ -24,7 +25,6 @@ namespace od = simdjson::ondemand;
 
 constexpr double kMicro = 1e-6;
 constexpr double kMicrosecondsMost = 1e16;  // 300 years; the clock may count from 1970
-constexpr std::int64_t kRanksMost = 1 << 20;
 constexpr std::string_view kStepMark = "ProfilerStep#";
 
 // One event, as far as it matters. Text points into the parser's memory, until the next document.
@@ -191,7 +191,7 @@ std::vector<int> listed_ranks(std::string_view text) {
     std::int64_t rank = 0;
     const char* const end = text.data() + text.size();
     const auto [stop, trouble] = std::from_chars(text.data() + at, end, rank);
-    if (trouble != std::errc() || rank >= kRanksMost) return {};
+    if (trouble != std::errc() || rank >= kRanksMax) return {};
     ranks.push_back(static_cast<int>(rank));
     text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
   }
@@ -234,7 +234,7 @@ void TraceReader::distributed(od::object object) {
     od::value member = field.value();
     if (key != "rank" && key != "world_size") continue;
     const std::int64_t value = count_or(member, -1);
-    if (value < 0 || value >= kRanksMost) continue;
+    if (value < 0 || value >= kRanksMax) continue;
     (key == "rank" ? rank_ : file_.world_size) = static_cast<int>(value);
   }
 }
@@ -246,10 +246,10 @@ int TraceReader::group_of(const Event& event) {
   TraceGroup group;
   group.description = event.group_description.empty() ? event.group_name : event.group_description;
   group.ranks = listed_ranks(event.group_ranks);
-  group.size = static_cast<int>(std::clamp<std::int64_t>(event.group_size, 0, kRanksMost));
+  group.size = static_cast<int>(std::clamp<std::int64_t>(event.group_size, 0, kRanksMax));
   const bool whole = static_cast<int>(group.ranks.size()) == group.size;
   if (!whole && event.first_rank >= 0 && event.stride > 0 &&
-      event.first_rank + event.stride * group.size <= kRanksMost) {
+      event.first_rank + event.stride * group.size <= kRanksMax) {
     group.ranks.clear();
     for (int i = 0; i < group.size; ++i) {
       group.ranks.push_back(static_cast<int>(event.first_rank + i * event.stride));
@@ -280,7 +280,7 @@ KernelKind TraceReader::kind_of(const Event& event) {
 }
 
 void TraceReader::kernel(const Event& event) {
-  if (event.process < 0 || event.process >= kRanksMost) return;
+  if (event.process < 0 || event.process >= kRanksMax) return;
   Launched launched;
   launched.process = event.process;
   launched.correlation = event.correlation;

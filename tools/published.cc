@@ -20,7 +20,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::string_view kFormat = "stepcast.published/1";
+constexpr std::string_view kPublishedFormat = "stepcast.published/1";
 constexpr std::string_view kFolder = "published";
 
 // What words of a source decide how its numbers are read; no other ones are kept.
@@ -145,7 +145,7 @@ std::string row_line(const Facts& facts, const Layout& layout) {
   return line.dump();
 }
 
-std::string indented(const Json& value) {
+std::string indented_json(const Json& value) {
   std::string text;
   for (const char c : value.dump(2)) text += c == '\n' ? std::string("\n  ") : std::string(1, c);
   return text;
@@ -162,8 +162,8 @@ std::string group_text(const std::string& group, const std::vector<Facts>& rows,
   std::string text = fmt::format(
       "{{\n  \"format\": \"{}\",\n  \"group\": {},\n  \"left_out\": {},\n  \"shared\": {},\n"
       "  \"columns\": {},\n  \"rows\": [",
-      kFormat, Json(group).dump(), indented(counts), indented(shared),
-      indented(Json(layout.columns)));
+      kPublishedFormat, Json(group).dump(), indented_json(counts), indented_json(shared),
+      indented_json(Json(layout.columns)));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     text += (i > 0 ? ",\n    " : "\n    ") + row_line(rows[i], layout);
   }
@@ -186,7 +186,8 @@ class Reader {
   std::vector<PlacedRow> rows(std::string& group, std::vector<LeftOut>& left_out) const {
     const Object root(document_);
     const std::string format = root.string("format");
-    if (format != kFormat) root.fail("format", fmt::format("must be \"{}\"", kFormat));
+    if (format != kPublishedFormat)
+      root.fail("format", fmt::format("must be \"{}\"", kPublishedFormat));
     group = root.string("group");
     for (std::size_t i = 0; i < root.array_size("left_out"); ++i) {
       const Object one = root.element("left_out", i);
@@ -354,11 +355,11 @@ std::vector<LeftOut> shipped_left_out() {
 }
 
 Published publish(const std::vector<PlacedRow>& rows) {
-  struct Group {
+  struct PublishedRows {
     std::vector<Facts> facts;
     std::map<std::string, int> left_out;
   };
-  std::map<std::string, Group> groups;
+  std::map<std::string, PublishedRows> groups;
   std::set<std::string> not_taken;
   for (const PlacedRow& placed : rows) {
     const std::string name = text_of(placed.row, "group");
@@ -366,7 +367,7 @@ Published publish(const std::vector<PlacedRow>& rows) {
     if (name.empty() || name.find_first_not_of(kLegal) != std::string::npos) {
       throw Error(placed.place, "\"group\" must be a name of lower-case letters, digits and '-'");
     }
-    Group& group = groups[name];
+    PublishedRows& group = groups[name];
     std::string why = doubt(placed.row);
     Facts facts = why.empty() ? facts_of(placed, not_taken) : Facts();
     if (why.empty() && !measures(facts)) why = "neither a time, a rate nor memory is stated";

@@ -158,9 +158,9 @@ std::string one_stage(const Job& job, std::size_t stage) {
 
 // ----------------------------------------------------------------------------------- the memory
 
-using Counts = std::vector<std::int64_t>;  // live instances, by TensorId
+using LiveCounts = std::vector<std::int64_t>;  // live instances, by TensorId
 
-void apply(const Instruction& instruction, Counts& live) {
+void apply(const Instruction& instruction, LiveCounts& live) {
   if (const auto* alloc = std::get_if<Alloc>(&instruction)) {
     ++live[static_cast<std::size_t>(alloc->tensor)];
   } else if (const auto* free = std::get_if<Free>(&instruction)) {
@@ -168,27 +168,27 @@ void apply(const Instruction& instruction, Counts& live) {
   }
 }
 
-using Change = std::vector<std::pair<std::size_t, std::int64_t>>;
+using LiveChange = std::vector<std::pair<std::size_t, std::int64_t>>;
 
-Change change_of(const Job& job, const Body& body) {
-  Counts counts(job.tensors.size());
+LiveChange change_of(const Job& job, const Body& body) {
+  LiveCounts counts(job.tensors.size());
   for (const Instruction& instruction : body.code) apply(instruction, counts);
-  Change change;
+  LiveChange change;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] != 0) change.emplace_back(i, counts[i]);
   }
   return change;
 }
 
-Counts live_at_peak(const Job& job, const Program& program, const StageMemory& memory) {
-  Counts live(job.tensors.size());
+LiveCounts live_at_peak(const Job& job, const Program& program, const StageMemory& memory) {
+  LiveCounts live(job.tensors.size());
   for (const Resident& resident : program.residents) {
     for (const TensorId id : job.resident_sets[static_cast<std::size_t>(resident.set)]) {
       ++live[static_cast<std::size_t>(id)];
     }
   }
   if (memory.peak_instruction < 0) return live;
-  std::map<BodyId, Change> changes;
+  std::map<BodyId, LiveChange> changes;
   for (std::int32_t i = 0; i < memory.peak_call; ++i) {
     const BodyId id = program.schedule[static_cast<std::size_t>(i)].body;
     auto found = changes.find(id);
@@ -231,39 +231,40 @@ std::string shape_text(const Shape& shape) {
 }
 
 // Tensors that differ only in their layer, taken together.
-struct Group {
+struct TensorGroup {
   Bytes bytes;
   std::int64_t count = 0;
   TensorId tensor = 0;
   std::set<std::int16_t> layers;
 };
 
-std::vector<Group> largest_groups(const Job& job, const Counts& live) {
+std::vector<TensorGroup> largest_groups(const Job& job, const LiveCounts& live) {
   using Key = std::tuple<std::int16_t, std::array<std::int64_t, 4>, Dtype, Category>;
-  std::map<Key, Group> groups;
+  std::map<Key, TensorGroup> groups;
   for (std::size_t i = 0; i < live.size(); ++i) {
     if (live[i] == 0) continue;
     const Tensor& tensor = job.tensors[i];
-    Group& group = groups[{tensor.label.name, tensor.shape.sizes, tensor.dtype, tensor.category}];
+    TensorGroup& group =
+        groups[{tensor.label.name, tensor.shape.sizes, tensor.dtype, tensor.category}];
     group.bytes += tensor.bytes() * live[i];
     group.count += live[i];
     group.tensor = static_cast<TensorId>(i);
     group.layers.insert(tensor.label.layer);
   }
-  std::vector<Group> sorted;
+  std::vector<TensorGroup> sorted;
   for (auto& [key, group] : groups) sorted.push_back(std::move(group));
   std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
+                   [](const TensorGroup& a, const TensorGroup& b) { return a.bytes > b.bytes; });
   return sorted;
 }
 
-Rows largest_rows(const Job& job, const std::vector<Group>& groups) {
+Rows largest_rows(const Job& job, const std::vector<TensorGroup>& groups) {
   constexpr std::size_t kShown = 12;
   Rows rows = {{"  tensor", "shape", "dtype", "category", "count", "bytes"}};
   Bytes rest;
   std::int64_t rest_count = 0;
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const Group& group = groups[i];
+    const TensorGroup& group = groups[i];
     if (i >= kShown) {
       rest += group.bytes;
       rest_count += group.count;
@@ -316,10 +317,10 @@ std::string show_memory(const WhatIf& what_if, int stage) {
   }
   for (const std::size_t i : chosen_stages(job, stage)) {
     const StageMemory& memory = footprint.stages[i];
-    const Counts live = live_at_peak(job, job.programs[i], memory);
-    const std::vector<Group> largest = largest_groups(job, live);
+    const LiveCounts live = live_at_peak(job, job.programs[i], memory);
+    const std::vector<TensorGroup> largest = largest_groups(job, live);
     Bytes sum;
-    for (const Group& group : largest) sum += group.bytes;
+    for (const TensorGroup& group : largest) sum += group.bytes;
     STEPCAST_CHECK(sum == memory.peak, "the replay and the account agree on the peak");
 
     text += fmt::format("\nstage {}: {}{}; most is alive at {}\n", i,

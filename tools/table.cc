@@ -11,13 +11,14 @@
 #include <fmt/ranges.h>
 
 #include "tools/layers.h"
+#include "tools/text.h"
 
 namespace stepcast {
 namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr std::size_t kColumns = 100;
+constexpr std::size_t kTableColumns = 100;
 constexpr std::size_t kStagesShown = 8;  // of more, only the ones that matter
 
 double number(const Json& json, const char* key) { return json.at(key).get<double>(); }
@@ -57,7 +58,7 @@ std::string wrapped(const std::string& text, std::string_view indent) {
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t end = word_end(text, start);
     const std::string word = text.substr(start, end - start);
-    if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
+    if (!line.empty() && line.size() + 1 + word.size() > kTableColumns) {
       out += line + "\n";
       line = std::string(indent) + word;
     } else {
@@ -86,6 +87,9 @@ std::string plan_text(const WhatIf& what_if) {
   words.push_back(fmt::format("global batch {} = micro {} x {} x data {}", plan.global_batch,
                               plan.micro_batch, plan.micro_batches(), plan.data));
   words.push_back(fmt::format("sequence {}", plan.sequence_length));
+  if (plan.attended() < plan.sequence_length) {
+    words.push_back(fmt::format("of documents of {}", plan.attended()));
+  }
   const Json& recompute = config.at("recompute");
   words.push_back("recompute " + (recompute.is_string() ? recompute.get<std::string>()
                                                         : recompute.dump()));
@@ -143,11 +147,6 @@ std::string step_section(const Json& report) {
 }
 
 // "tensor_exposed" -> "tensor exposed".
-std::string words_of(std::string key) {
-  std::replace(key.begin(), key.end(), '_', ' ');
-  return key;
-}
-
 // A part of the breakdown as the object of a sentence.
 std::string cause_of(const std::string& key) {
   constexpr std::string_view kExposed = "_exposed";
@@ -184,8 +183,8 @@ std::string breakdown_section(const Json& report) {
   Rows rows;
   for (const auto& [key, value] : breakdown.items()) {
     if (value.get<double>() == 0) continue;
-    rows.push_back({words_of(key), time_text(value.get<double>()),
-                    percent(value.get<double>() / step)});
+    rows.push_back(
+        {key_words(key), time_text(value.get<double>()), percent(value.get<double>() / step)});
   }
   return "\nwhere the time of the slowest rank goes\n" + indented(align(rows, "lrr")) +
          wrapped(limit_sentence(breakdown, step), "");

@@ -27,7 +27,7 @@
 namespace stepcast {
 
 // What was given on the command line; what was not is absent or "".
-// The --dtype of 8-bit products with scales for blocks of 128 (Gemm::block_scales).
+// The --dtype of 8-bit products with a scale for each block (Gemm::block_scales).
 inline constexpr std::string_view kBlockScaled = "fp8-block";
 
 struct TimeArguments {

@@ -32,10 +32,10 @@ FlowNetwork network_of(const Topology& topology, const Cluster& cluster,
 }
 
 // Ring r visits each node's ranks beginning with the r-th, so that it leaves by the one before.
-std::vector<Group> rings(int ranks, int local) {
-  std::vector<Group> groups;
+std::vector<RankList> rings(int ranks, int local) {
+  std::vector<RankList> groups;
   for (int r = 0; r < local; ++r) {
-    Group& ring = groups.emplace_back();
+    RankList& ring = groups.emplace_back();
     for (int first = 0; first < ranks; first += local) {
       const int here = std::min(local, ranks - first);
       for (int i = 0; i < here; ++i) ring.push_back(first + (i + r) % here);
@@ -46,10 +46,10 @@ std::vector<Group> rings(int ranks, int local) {
 
 FlowExchange exchange_of(TransferKind kind, Bytes size, int ranks, const Cluster& cluster) {
   const bool several = ranks > cluster.devices_per_node;
-  const std::vector<Group> groups = rings(ranks, several ? cluster.devices_per_node : 1);
-  std::vector<Group> one = {Group()};
+  const std::vector<RankList> groups = rings(ranks, several ? cluster.devices_per_node : 1);
+  std::vector<RankList> one = {RankList()};
   for (int rank = 0; rank < ranks; ++rank) one.front().push_back(rank);
-  const std::vector<Group>& all = several ? groups : one;
+  const std::vector<RankList>& all = several ? groups : one;
   const Bytes share(std::max<std::int64_t>(1, size.count / static_cast<std::int64_t>(all.size())));
   switch (kind) {
     case TransferKind::kAllReduce: return ring_all_reduce(all, share);

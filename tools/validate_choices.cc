@@ -10,12 +10,6 @@
 #include "tools/validate_question.h"
 
 namespace stepcast {
-namespace {
-
-constexpr std::size_t kTextMost = 300;  // std::regex recurses by the length of what it reads
-
-}  // namespace
-
 std::string month_of(const Json& row) {
   const Json& software = section_of(row, "software");
   const Json& source = section_of(row, "source");

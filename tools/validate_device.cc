@@ -43,7 +43,6 @@ constexpr Alias kAliases[] = {
     {{"gaudi", "3"}, "gaudi-3"},
 };
 
-constexpr std::size_t kTextMost = 300;  // std::regex recurses by the length of what it reads
 constexpr int kCardsMost = 1024;
 constexpr int kGigabitsMost = 100'000;
 
@@ -55,6 +54,17 @@ std::optional<int> whole(const std::string& digits, int most) {
 }
 
 Bandwidth gigabits(int value) { return Bandwidth(value * 1e9 / 8); }
+
+// Of a port of four lanes, as every network card's is (InfiniBand Trade Association, roadmap).
+std::optional<int> gigabits_of(char generation) {
+  switch (generation) {
+    case 'E': return 100;
+    case 'H': return 200;
+    case 'N': return 400;
+    case 'X': return 800;
+    default: return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -78,12 +88,15 @@ NamedDevice find_device(std::string_view gpu, const std::vector<Device>& devices
 }
 
 std::optional<NodeLink> read_link(std::string_view text, int cards, int devices) {
-  static const std::regex counted(R"((\d+) ?x ?(?:(?:[EHNX]DR) ?(\d+)|(\d+) ?Gb/s))");
+  static const std::regex counted(R"((\d+) ?x ?(?:([EHNX])DR(?: ?(\d+))?|(\d+) ?Gb/s))");
   static const std::regex rated(R"((\d+) ?Gb/s per (node|GPU))");
   const std::string head(text.substr(0, kTextMost));
   for (std::sregex_iterator it(head.begin(), head.end(), counted), end; it != end; ++it) {
     const auto count = whole((*it)[1], kCardsMost);
-    const auto rate = whole((*it)[2].matched ? (*it)[2] : (*it)[3], kGigabitsMost);
+    const std::smatch& m = *it;
+    const bool stated = m[3].matched || m[4].matched;
+    const auto rate = stated ? whole(m[3].matched ? m[3] : m[4], kGigabitsMost)
+                             : gigabits_of(*m[2].first);
     if (count && rate) return NodeLink{*count, gigabits(*rate)};
   }
   std::smatch found;

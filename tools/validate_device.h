@@ -23,7 +23,8 @@ struct NodeLink {
   int cards = 0;
   Bandwidth rate;
 };
-// "32x100 Gb/s EFA per node", "8x NDR400", "8x HDR 200 Gb/s InfiniBand": as it says.
+// "32x100 Gb/s EFA per node", "8x NDR400", "8x HDR 200 Gb/s InfiniBand": as it says; "4x HDR
+// InfiniBand": by the generation, also beside what a node has in all.
 // "1600 Gb/s per node": shared by `cards` cards. "400 Gb/s per GPU": one card a device, `devices`
 // of them. Nothing where no rate is stated.
 std::optional<NodeLink> read_link(std::string_view text, int cards, int devices);

@@ -51,16 +51,6 @@ std::optional<bool> switch_of(const Json& object, std::string_view key) {
   return std::nullopt;
 }
 
-std::string lower(std::string_view text) {
-  std::string low(text);
-  for (char& c : low) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return low;
-}
-
-bool has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 // A row's field, or that of the "params" in it.
 const Json& holder_of(const Json& row, std::string_view key) {
   const Json* params = member(row, "params");

@@ -2,17 +2,22 @@
 // error. Internal to `stepcast validate`.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "sim/base/json.h"
+#include "tools/text.h"
 
 namespace stepcast {
 
 // nullptr where `object` is none, or has no such key, or null.
 const Json* member(const Json& object, std::string_view key);
+
+// Where a text is searched by std::regex, which recurses by the length of what it reads.
+inline constexpr std::size_t kTextMost = 300;
 
 // "" unless it is a string.
 std::string text_of(const Json& object, std::string_view key);
@@ -26,8 +31,5 @@ std::optional<bool> switch_of(const Json& object, std::string_view key);
 
 // Where `key` is to be read: the row, or the object "params" in it if only that may have it.
 const Json& holder_of(const Json& row, std::string_view key);
-
-std::string lower(std::string_view text);
-bool has(std::string_view text, std::string_view part);
 
 }  // namespace stepcast

@@ -126,18 +126,19 @@ ReportTable classes_table(const std::vector<ValidationRow>& rows) {
 }
 
 std::string first_words(const std::vector<ValidationRow>& rows) {
-  int covered = 0, timed = 0, launch_bound = 0;
+  int covered = 0, timed = 0, launch_bound = 0, unsteady = 0;
   for (const ValidationRow& row : rows) {
     if (!row.covered) continue;
     ++covered;
-    if (!ordinary_run(row)) ++launch_bound;
+    if (row.variant == "launch-bound") ++launch_bound;
+    if (row.variant == "unsteady") ++unsteady;
     if (ordinary_run(row) && relative_error(row)) ++timed;
   }
   return fmt::format(
       "# Fidelity\n\nOf {} published training runs, {} are covered: {} with a step time, {} more "
       "are\n"
-      "launch-bound. The others say why not, below; none is dropped.\n\n",
-      rows.size(), covered, timed, launch_bound);
+      "launch-bound, {} unsteady. The others say why not, below; none is dropped.\n\n",
+      rows.size(), covered, timed, launch_bound, unsteady);
 }
 
 }  // namespace
@@ -162,6 +163,12 @@ std::string validation_page(const std::vector<ValidationRow>& rows,
       "the best measured plan, which stands at the place \"best at\" of the forecast's order.",
       cuts_table(rows));
   page += section("Launch-bound runs", "", runs_table("source", launch_bound_runs(rows), false));
+  page += section(
+      "Unsteady runs",
+      fmt::format("Runs whose own steps differ: the median took more than {:.2f} times as long as\n"
+                  "the fastest. They count for memory only.",
+                  kUnsteady),
+      runs_table("source", unsteady_runs(rows), false));
   page += section(
       "Memory",
       "Peaks of the step, predicted / measured - 1; launch-bound runs count here, for bytes do\n"

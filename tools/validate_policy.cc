@@ -52,7 +52,8 @@ std::string scaling_word(const Json& row, std::vector<std::string>& assumed) {
 Json recompute_modules(std::string_view list) {
   constexpr std::pair<std::string_view, std::string_view> kModules[] = {
       {"core_attn", "attention_core"}, {"layernorm", "norm"}, {"mlp", "mlp"},
-      {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"}};
+      {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"},
+      {"up", "up"},                    {"projection", "projection"}};
   Json modules = Json::array();
   for (std::size_t at = 0; at < list.size();) {
     at = std::min(list.find_first_not_of(" ,[]()", at), list.size());
@@ -107,7 +108,16 @@ Json recompute_question(const Json& row) {
     return {};
   }
   if (text.starts_with("none")) return "none";
-  if (text == "full") return "full";
+  if (text == "full") {
+    // Megatron-Bridge, scripts/performance/utils: set_recompute_overrides takes the method "block".
+    const Json& extra = section_of(section_of(row, "software"), "extra");
+    const auto layers = count_of(section_of(extra, "recipe"), "recompute_num_layers");
+    return layers ? Json{{"layers", *layers}} : Json("full");
+  }
+  if (text.starts_with("full:block:")) {
+    const Json holder = {{"n", text.substr(11)}};
+    if (const auto layers = count_of(holder, "n")) return {{"layers", *layers}};
+  }
   if (text == "full:uniform:1") return "full";
   if (text.starts_with("full:uniform:")) {
     const Json holder = {{"n", text.substr(13)}};
@@ -142,23 +152,19 @@ Json attention_question(const Json& row) {
 Json fusion_question(const Json& row) {
   Json fusion = Json::object();
   const Json& flags = flags_of(row);
-  const std::string loss = lower(
-      text_of(section_of(section_of(row, "software"), "extra"), "cross_entropy_fusion"));
-  if (switch_of(flags, "cross-entropy-loss-fusion") == true) fusion["loss"] = "parallel";
-  if (has(loss, "fused") || text_of(flags, "cross-entropy-fusion-impl") == "te") {
-    fusion["loss"] = "fused";
-  }
   if (switch_of(flags, "no-gradient-accumulation-fusion") == true) fusion["accumulation"] = false;
   return fusion;
 }
 
 // Two fusions of cross-entropy: Megatron-LM's own, and Transformer Engine's.
-std::string loss_question(const Json& row) {
+Json loss_question(const Json& row) {
   const Json& extra = section_of(section_of(row, "software"), "extra");
   const Json& flags = flags_of(row);
-  if (has(lower(text_of(extra, "cross_entropy_fusion")), "te ")) return "in_place";
-  if (switch_of(flags, "cross-entropy-loss-fusion") != true) return "separate";
-  return text_of(flags, "cross-entropy-fusion-impl") == "te" ? "in_place" : "copied";
+  if (has(lower(text_of(extra, "cross_entropy_fusion")), "te ")) return "transformer_engine";
+  if (flags.empty()) return {};
+  if (switch_of(flags, "cross-entropy-loss-fusion") != true) return "megatron";
+  const bool engine = text_of(flags, "cross-entropy-fusion-impl") == "te";
+  return engine ? "transformer_engine" : "megatron_fused";
 }
 
 // Deterministic algorithms of PyTorch need CUBLAS_WORKSPACE_CONFIG, :4096:8 in Megatron-LM's tests.
@@ -175,10 +181,15 @@ Json allocator_question(const Json& row) {
 Json buffers_question(const Json& row, bool engine, const Device& device) {
   Json buffers = Json::object();
   const Json& flags = flags_of(row);
+  if (switch_of(flags, "defer-embedding-wgrad-compute") == true) {
+    // 0, as where it is left out, defers all micro-batches.
+    buffers["deferred_head"] = count_of(flags, "wgrad-deferral-limit").value_or(INT32_MAX);
+  }
   const std::string layers = lower(text_of(section_of(row, "software"), "attention_impl"));
   if (!engine) return buffers;
   if (layers.ends_with("/local") || text_of(flags, "transformer-impl") == "local") {
     buffers["weight_gradient_placeholders"] = false;
+    buffers["score_buffer"] = true;
     return buffers;
   }
   constexpr std::int64_t kHopper = std::int64_t{32} << 20;

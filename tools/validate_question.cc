@@ -139,13 +139,15 @@ Json stages_question(const Json& row, const Degrees& degrees, Assumed& assumed) 
   const std::int64_t before = switch_of(flags, "account-for-embedding-in-pipeline-split") == true;
   const std::int64_t after = switch_of(flags, "account-for-loss-in-pipeline-split") == true;
   if (degrees.pipeline > 1 && (first || last || before + after > 0)) {
-    // Megatron-LM, transformer_block.py: what the ends have is given, the rest is shared evenly.
+    // Megatron-LM, transformer_block.py: what the ends have is given, the rest is shared evenly;
+    // over virtual stages too, where embedding and loss count as a layer each.
     const std::int64_t each = (layers + before + after) / chunks;
     const std::int64_t at_first = first.value_or(each - before);
     const std::int64_t at_last = last.value_or(each - after);
     const std::int64_t middle = chunks - 2;
     const std::int64_t rest = layers - at_first - at_last;
-    if (degrees.virtual_stages == 1 && middle >= 0 && rest >= 0 &&
+    const bool shared = !first && !last && (layers + before + after) % chunks == 0;
+    if ((degrees.virtual_stages == 1 || shared) && middle >= 0 && rest >= 0 &&
         (middle == 0 ? rest == 0 : rest % middle == 0)) {
       Json stages = Json::array({at_first});
       for (std::int64_t i = 0; i < middle; ++i) stages.push_back(rest / middle);
@@ -271,7 +273,12 @@ Json batch_question(const Json& row, std::int64_t data, Assumed& assumed) {
       true) {
     assumed.emplace_back("micro_batch (by the row)");
   }
-  return {{"sequence_length", *sequence}, {"micro", *micro}, {"global", *global}};
+  Json batch = {{"sequence_length", *sequence}, {"micro", *micro}, {"global", *global}};
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  if (const auto document = count_of(extra, "document_length")) {
+    batch["document_length"] = *document;
+  }
+  return batch;
 }
 
 // --------------------------------------------------------------------------------------- cluster
@@ -410,6 +417,8 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
     const Json buffers = buffers_question(row, engine != nullptr && *engine == true, device);
     if (!buffers.empty()) what_if["buffers"] = buffers;
   }
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  if (const auto dropout = switch_of(extra, "dropout")) what_if["dropout"] = *dropout;
   note_filled_in(framework, what_if, assumed);
   what_if = without_nulls(what_if);
   const bool micro_stated = stated_count(row, "parallel", "micro_batch") ||

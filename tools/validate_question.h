@@ -68,15 +68,14 @@ Json precision_question(const Json& row, std::vector<std::string>& assumed);
 Json recompute_question(const Json& row);
 Json attention_question(const Json& row);
 
-// The "fusion" that the row states: of its loss, or by Megatron-LM's flags; empty where it does
-// not.
+// The "fusion" that the row states by Megatron-LM's flags; empty where it does not.
 Json fusion_question(const Json& row);
 
 // The "loss", "buffers" and "allocator" of the what-if: what Megatron-LM and Transformer Engine
 // keep. `engine`: layers are Transformer Engine's, in Megatron-LM's buffers.
 Json buffers_question(const Json& row, bool engine, const Device& device);
 Json allocator_question(const Json& row);
-std::string loss_question(const Json& row);
+Json loss_question(const Json& row);
 
 // The "attention_kernel" that the row states, of those that the device's kernels describe; "" for
 // the device's usual one.

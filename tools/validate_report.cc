@@ -130,6 +130,7 @@ Json validation_json(const std::vector<ValidationRow>& rows) {
   std::vector<ValidationSummary> sources = runs_by_source(rows);
   json["by_source"] = named_json(sources);
   json["launch_bound"] = named_json(launch_bound_runs(rows));
+  json["unsteady"] = named_json(unsteady_runs(rows));
   json["by_work"] = named_json(runs_by_work(rows));
   json["by_gpu"] = named_json(runs_by_gpu(rows));
   json["by_plan"] = named_json(runs_by_plan(rows));
@@ -169,6 +170,7 @@ std::string validation_table(const std::vector<ValidationRow>& rows) {
        {runs_table("training runs", sources, true), runs_table("by GPU", runs_by_gpu(rows), false),
         runs_table("by plan", runs_by_plan(rows), false),
         runs_table("launch-bound runs", launch_bound_runs(rows), false),
+        runs_table("unsteady runs", unsteady_runs(rows), false),
         runs_table("a layer, in launches", runs_by_work(rows), false), memory_table(rows),
         cuts_table(rows), shares_table(sources), misses_table(rows), worst_runs_table(rows),
         kernels_table(rows), sizes_table(rows), worst_kernels_table(rows),

@@ -12,8 +12,8 @@ namespace stepcast {
 // "stepcast.validation/1": "rows", every one; "summary", by source, group, GPU, kind and variant;
 // of training runs also "by_source" (all of a source's GPUs together), "by_gpu", "by_plan", "cuts"
 // (orders of plans for the same work) and "overall" (each source weighs the same), all without the
-// launch-bound ones; those as "launch_bound", and all together as "by_work"; "uncovered", the
-// reasons. Errors of no rows are null.
+// launch-bound and unsteady ones; those as "launch_bound" and "unsteady"; "by_work", ordinary and
+// launch-bound ones; "uncovered", the reasons. Errors of no rows are null.
 Json validation_json(const std::vector<ValidationRow>& rows);
 
 std::string validation_table(const std::vector<ValidationRow>& rows);

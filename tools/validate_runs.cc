@@ -88,6 +88,13 @@ std::optional<double> measured_step(const Json& row, const RunQuestion& question
   return tokens / *rate;
 }
 
+bool unsteady(const Json& row) {
+  const Json& measured = section_of(row, "measured");
+  const auto median = number_of(measured, "step_time_s");
+  const auto fastest = number_of(section_of(measured, "extra"), "step_time_min_s");
+  return median && fastest && *median > kUnsteady * *fastest;
+}
+
 // Peaks by rank, on the stage of each: pipeline is the outermost axis.
 void compare_stages(const Json& by_rank, const RunForecast& answer, std::int64_t ranks,
                     RunDetails& run) {
@@ -244,6 +251,7 @@ void validate_run(const Json& row, const Shipped& shipped, RunForecasts& known,
   result.run->memory_share = answer.memory_share;
   result.run->seconds = answer.parts;
   if (answer.layer_launches < kLayerKernels) result.variant = "launch-bound";
+  if (unsteady(row)) result.variant = "unsteady";
   compare_memory(row, answer, ranks_of(question.what_if), result);
   name_cut(row, question.what_if, result);
   result.run->what_if = std::move(question.what_if);

@@ -25,6 +25,10 @@ double layer_launches(const Model& model, const Plan& plan, const Device& device
 // launch-bound: its time says how fast a framework issues kernels, not how a plan does.
 inline constexpr double kLayerKernels = 24;
 
+// A run is unsteady where its step took, in the median, more than that many times what its fastest
+// step did: its time says how the host was disturbed. (Other runs that state both lie below 1.15.)
+inline constexpr double kUnsteady = 1.25;
+
 // "tp+sp+pp+dp", "zero3", "one device": the axes of a plan and what it shards.
 std::string plan_word(const Plan& plan);
 

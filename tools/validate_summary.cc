@@ -237,9 +237,7 @@ ValidationSummary mean_of(const std::vector<ValidationSummary>& sources) {
   return mean;
 }
 
-bool ordinary_run(const ValidationRow& row) {
-  return row.kind == "run" && row.variant != "launch-bound";
-}
+bool ordinary_run(const ValidationRow& row) { return row.kind == "run" && row.variant.empty(); }
 
 std::string label_of(const ValidationRow& row) {
   return row.group.empty() ? row.source : row.group;
@@ -253,7 +251,13 @@ std::vector<ValidationSummary> runs_by_source(const std::vector<ValidationRow>& 
 
 std::vector<ValidationSummary> launch_bound_runs(const std::vector<ValidationRow>& rows) {
   return summarise_by(rows, [](const ValidationRow& row) {
-    return row.kind == "run" && !ordinary_run(row) ? label_of(row) : "";
+    return row.kind == "run" && row.variant == "launch-bound" ? label_of(row) : "";
+  });
+}
+
+std::vector<ValidationSummary> unsteady_runs(const std::vector<ValidationRow>& rows) {
+  return summarise_by(rows, [](const ValidationRow& row) {
+    return row.kind == "run" && row.variant == "unsteady" ? label_of(row) : "";
   });
 }
 
@@ -271,7 +275,7 @@ std::vector<ValidationSummary> runs_by_plan(const std::vector<ValidationRow>& ro
 
 std::vector<ValidationSummary> runs_by_work(const std::vector<ValidationRow>& rows) {
   return summarise_by(rows, [](const ValidationRow& row) -> std::string {
-    if (!row.run) return "";
+    if (!row.run || row.variant == "unsteady") return "";
     const double launches = row.run->layer_launches;
     if (launches < kLayerKernels) return "  0 to 24";
     if (launches < 96) return " 24 to 96";
@@ -343,6 +347,7 @@ std::vector<MissSummary> misses_of(const std::vector<ValidationRow>& rows) {
 std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
   Pointers timed;
   for (const ValidationRow& row : rows) {
+    if (row.variant == "unsteady") continue;
     if (row.covered && row.run && relative_error(row)) timed.push_back(&row);
   }
   const auto predicted = [](const auto* a, const auto* b) {

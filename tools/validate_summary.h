@@ -54,16 +54,18 @@ std::vector<ValidationSummary> summarise_by(
 // Each source weighs the same, however many rows it has; counts are sums.
 ValidationSummary mean_of(const std::vector<ValidationSummary>& sources);
 
-// Training runs that are no launch-bound toy; what a table calls their source.
+// Training runs that are neither launch-bound nor unsteady (validate_runs.h); what a table calls
+// their source.
 bool ordinary_run(const ValidationRow& row);
 std::string label_of(const ValidationRow& row);
 
-// Ordinary runs by source and, of the covered ones, by GPU and by plan; the launch-bound ones by
-// source; all of them by how much work a layer gives each kernel.
+// Ordinary runs by source and, of the covered ones, by GPU and by plan; the launch-bound and the
+// unsteady ones by source; all but these by how much work a layer gives each kernel.
 std::vector<ValidationSummary> runs_by_source(const std::vector<ValidationRow>& rows);
 std::vector<ValidationSummary> runs_by_gpu(const std::vector<ValidationRow>& rows);
 std::vector<ValidationSummary> runs_by_plan(const std::vector<ValidationRow>& rows);
 std::vector<ValidationSummary> launch_bound_runs(const std::vector<ValidationRow>& rows);
+std::vector<ValidationSummary> unsteady_runs(const std::vector<ValidationRow>& rows);
 std::vector<ValidationSummary> runs_by_work(const std::vector<ValidationRow>& rows);
 
 // By GPU and decade; the name is "GPU\nDECADE\nfrom 1 MB", of which the second part only sorts.

@@ -29,7 +29,7 @@ std::string short_source(const std::string& source) {
   return clipped(whole ? source : source.substr(slash + 1), kColumns);
 }
 
-std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
+std::string percent_number(double share) { return fmt::format("{:.1f}", 100 * share); }
 
 std::string signed_percent(double share) { return fmt::format("{:+.1f}", 100 * share); }
 
@@ -44,10 +44,10 @@ void add_errors(const ErrorSummary& errors, std::vector<std::string>& cells) {
     return;
   }
   cells.push_back(signed_percent(errors.signed_bias));
-  cells.push_back(percent(errors.mean_absolute));
-  cells.push_back(percent(errors.median_absolute));
-  cells.push_back(percent(errors.within_5_percent));
-  cells.push_back(percent(errors.within_10_percent));
+  cells.push_back(percent_number(errors.mean_absolute));
+  cells.push_back(percent_number(errors.median_absolute));
+  cells.push_back(percent_number(errors.within_5_percent));
+  cells.push_back(percent_number(errors.within_10_percent));
 }
 
 std::vector<const ValidationRow*> worst_of(const std::vector<ValidationRow>& rows, bool runs,
@@ -67,7 +67,7 @@ std::vector<const ValidationRow*> worst_of(const std::vector<ValidationRow>& row
   return worst;
 }
 
-// Of a run: its id, plan and times, and where the forecast's time goes, in percent.
+// Of a run: its id, plan and times, and where the forecast's time goes, in percent_number.
 std::vector<std::string> worst_cells(const ValidationRow& row) {
   constexpr Part kShown[] = {Part::kCompute,  Part::kRecompute, Part::kBubble,    Part::kTensor,
                              Part::kPipeline, Part::kData,      Part::kOptimizer, Part::kOther};
@@ -141,7 +141,8 @@ ReportTable shares_table(const std::vector<ValidationSummary>& summaries) {
     if (s.time.count == 0) continue;
     std::vector<std::string>& line = cells.emplace_back();
     line.push_back(clipped(s.name, 24));
-    for (const Part part : kShown) line.push_back(percent(s.parts[static_cast<std::size_t>(part)]));
+    for (const Part part : kShown)
+      line.push_back(percent_number(s.parts[static_cast<std::size_t>(part)]));
   }
   table.left = "lrrrrrrrr";
   return table;
@@ -155,7 +156,7 @@ ReportTable cuts_table(const std::vector<ValidationRow>& rows) {
     if (cut.count < kCutShown || cut.launch_bound) continue;
     cells.push_back({clipped(cut.name, 42), clipped(cut.source, 16), fmt::format("{}", cut.count),
                      fmt::format("{:.1f}x", cut.spread), tau_text(cut.kendall_tau),
-                     percent(cut.regret), fmt::format("{}", cut.best_at)});
+                     percent_number(cut.regret), fmt::format("{}", cut.best_at)});
   }
   table.left = "llrrrrr";
   return table;
@@ -190,8 +191,8 @@ ReportTable sizes_table(const std::vector<ValidationRow>& rows) {
     if (s.time.count == 0) continue;
     const auto [gpu, size] = gpu_and_size(s.name);
     cells.push_back({clipped(gpu, 24), size, fmt::format("{}", s.time.count),
-                     signed_percent(s.time.signed_bias), percent(s.time.mean_absolute),
-                     percent(s.time.median_absolute), percent(s.time.p90_absolute)});
+                     signed_percent(s.time.signed_bias), percent_number(s.time.mean_absolute),
+                     percent_number(s.time.median_absolute), percent_number(s.time.p90_absolute)});
   }
   table.left = "llrrrrr";
   return table;

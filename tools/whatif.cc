@@ -244,17 +244,10 @@ Document filled_in(const Document& document, const std::string& base) {
   return filled;
 }
 
-const std::vector<std::pair<std::string, LossKernels>> kLosses = {
-    {"fused", LossKernels::kFused},
-    {"parallel", LossKernels::kParallel},
-    {"torch", LossKernels::kTorch},
-    {"megatron", LossKernels::kMegatron}};
-
 // "fusion" and "host": what the framework's software makes of the device.
 void read_software(const Object& root, Device& device) {
   const Object object = root.object("fusion");
   Fusion& fusion = device.kernels.fusion;
-  fusion.loss = object.word("loss", fusion.loss, kLosses);
   fusion.bias_gradients = object.boolean("bias_gradients", fusion.bias_gradients);
   fusion.accumulation = object.boolean("accumulation", fusion.accumulation);
   fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
@@ -268,15 +261,21 @@ void read_software(const Object& root, Device& device) {
   host.done();
 }
 
+LossKernels loss_kernels(CrossEntropy loss) {
+  switch (loss) {
+    case CrossEntropy::kParallel:
+    case CrossEntropy::kMegatronFused: break;
+    case CrossEntropy::kTorch: return LossKernels::kTorch;
+    case CrossEntropy::kMegatron: return LossKernels::kMegatron;
+    case CrossEntropy::kTransformerEngine: return LossKernels::kFused;
+  }
+  return LossKernels::kParallel;
+}
+
 Json write_software(const Device& device) {
   const Fusion& fusion = device.kernels.fusion;
-  std::string loss;
-  for (const auto& [name, kernels] : kLosses) {
-    if (kernels == fusion.loss) loss = name;
-  }
   return Json{{"fusion",
-               {{"loss", loss},
-                {"bias_gradients", fusion.bias_gradients},
+               {{"bias_gradients", fusion.bias_gradients},
                 {"accumulation", fusion.accumulation},
                 {"norm_gradients", fusion.norm_gradients},
                 {"gates", fusion.gates},
@@ -460,6 +459,7 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
+  what_if.cluster.device.kernels.fusion.loss = loss_kernels(what_if.plan.loss);
   suit_device(root, what_if.cluster.device, what_if.plan);
   what_if.resolved = resolve(what_if, cluster, profile, root);
   what_if.resolved["attention_kernel"] = std::move(kernel);

@@ -27,7 +27,7 @@ struct MatrixKernels {
   double burst = 1;          // the rate of short products on a rested device over that; >= 1
   Seconds burst_time;        // a product this long has lost half of that gain
   double fp8 = 1;            // fp8's share over that of bf16
-  double fp8_block = 1;      // the same, with scales for blocks of 128 (Gemm::block_scales)
+  double fp8_block = 1;      // the same, with a scale for each block (Gemm::block_scales)
   double partial_wave = 1;   // of a last wave that fills the device partly: the share of the idle
                              // multiprocessors' time that is lost (stream-k kernels lose less)
   Basis basis = Basis::kDatasheet;

@@ -15,8 +15,7 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::int64_t kRanksMost = std::int64_t{1} << 20;  // kRanksMax of sim/program/mesh.h
-constexpr std::int64_t kSamplesMost = 1'000'000'000'000;
+constexpr std::int64_t kSpansCountedMost = 1'000'000'000'000;
 constexpr double kFactorLeast = 0.1, kFactorMost = 1000;  // beyond these it is a slip
 
 struct LaunchKey {
@@ -61,17 +60,18 @@ BesidePoint read_beside(const Object& object) {
   BesidePoint point;
   point.kernel = name_of(object, "kernel", beside_kernel_names());
   point.collective = name_of(object, "collective", collective_names());
-  point.ranks = static_cast<int>(object.integer("ranks", {2, kRanksMost}));
-  point.nodes = static_cast<int>(object.integer("nodes", {1, kRanksMost}));
+  point.ranks = static_cast<int>(object.integer("ranks", {2, kMeasuredRanksMost}));
+  point.nodes = static_cast<int>(object.integer("nodes", {1, kMeasuredRanksMost}));
   if (point.nodes > point.ranks) {
     object.fail("nodes", fmt::format("{} ranks cannot span {} nodes", point.ranks, point.nodes));
   }
-  point.groups_per_node = static_cast<int>(object.integer("groups_per_node", 1, {1, kRanksMost}));
+  point.groups_per_node =
+      static_cast<int>(object.integer("groups_per_node", 1, {1, kMeasuredRanksMost}));
   point.bytes = read_size(object);
   for (const char* key : {"kernel_factor", "collective_factor"}) object.at(key);
   point.kernel_factor = object.number("kernel_factor", 1, kFactorLeast, kFactorMost);
   point.collective_factor = object.number("collective_factor", 1, kFactorLeast, kFactorMost);
-  point.samples = object.integer("samples", 1, {1, kSamplesMost});
+  point.samples = object.integer("samples", 1, {1, kSpansCountedMost});
   object.done();
   return point;
 }

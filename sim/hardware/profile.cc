@@ -16,9 +16,7 @@ namespace stepcast {
 namespace {
 
 constexpr std::string_view kFormat = "stepcast.profile/1";
-constexpr std::int64_t kRanksMost = std::int64_t{1} << 20;  // kRanksMax of sim/program/mesh.h
-constexpr std::int64_t kSamplesMost = 1'000'000'000;
-constexpr Seconds kLongest{1e5};                            // more than a day is a slip of units
+constexpr std::int64_t kCountMost = 1'000'000'000;
 
 std::vector<WirePoint> read_points(const Object& curve) {
   const std::size_t count = curve.array_size("points");
@@ -28,8 +26,9 @@ std::vector<WirePoint> read_points(const Object& curve) {
     const Object point = curve.element("points", i);
     const Bytes bytes = read_size(point);
     const Seconds time = point.seconds("seconds");
-    if (!(time > Seconds(0) && time <= kLongest)) {
-      point.fail("seconds", fmt::format("must be more than zero, at most {:g} s", kLongest.value));
+    if (!(time > Seconds(0) && time <= kMeasuredTimeMost)) {
+      point.fail("seconds",
+                 fmt::format("must be more than zero, at most {:g} s", kMeasuredTimeMost.value));
     }
     if (!points.empty() && bytes <= points.back().bytes) {
       point.fail("bytes", fmt::format("must ascend: {} B come after {} B", bytes.count,
@@ -47,14 +46,15 @@ WireCurve read_curve(const Object& object) {
   object.at("collective");  // says that it is required
   WireCurve curve;
   curve.collective = object.word<std::string>("collective", "", words);
-  curve.ranks = static_cast<int>(object.integer("ranks", {2, kRanksMost}));
-  curve.nodes = static_cast<int>(object.integer("nodes", {1, kRanksMost}));
+  curve.ranks = static_cast<int>(object.integer("ranks", {2, kMeasuredRanksMost}));
+  curve.nodes = static_cast<int>(object.integer("nodes", {1, kMeasuredRanksMost}));
   if (curve.nodes > curve.ranks) {
     object.fail("nodes", fmt::format("{} ranks cannot span {} nodes", curve.ranks, curve.nodes));
   }
-  curve.groups_per_node = static_cast<int>(object.integer("groups_per_node", 1, {1, kRanksMost}));
+  curve.groups_per_node =
+      static_cast<int>(object.integer("groups_per_node", 1, {1, kMeasuredRanksMost}));
   curve.points = read_points(object);
-  curve.samples = static_cast<int>(object.integer("samples", 1, {1, kSamplesMost}));
+  curve.samples = static_cast<int>(object.integer("samples", 1, {1, kCountMost}));
   curve.spread = object.number("spread", 0, 0, 1e6);
   object.done();
   return curve;
@@ -104,8 +104,8 @@ Residual read_residual(const Object& object) {
   constexpr double kMost = 1e6;
   Residual residual;
   residual.rows = object.string("rows");
-  residual.count = object.integer("count", {1, kSamplesMost});
-  residual.left_out_count = object.integer("left_out_count", 0, {0, kSamplesMost});
+  residual.count = object.integer("count", {1, kCountMost});
+  residual.left_out_count = object.integer("left_out_count", 0, {0, kCountMost});
   for (const auto& [key, member] : kErrorKeys) {
     residual.*member = object.number(key, 0, -kMost, kMost);
   }

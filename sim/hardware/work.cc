@@ -17,10 +17,8 @@ namespace stepcast {
 
 namespace {
 
-constexpr std::int64_t kRanksMost = std::int64_t{1} << 20;  // kRanksMax of sim/program/mesh.h
 constexpr std::int64_t kThreadsMost = 1 << 16;
 constexpr std::int64_t kSamplesMost = 1'000'000'000'000;
-constexpr Seconds kLongest{1e5};  // more than a day is a slip of units
 
 constexpr std::array<const char*, 4> kPhaseNames = {"forward", "backward", "recompute",
                                                     "optimizer"};
@@ -47,7 +45,7 @@ TimedTransfer read_transfer(const Object& object) {
   TimedTransfer transfer;
   object.at("transfer");
   transfer.transfer = object.word<std::string>("transfer", "", same_words(timed_transfer_names()));
-  transfer.ranks = static_cast<int>(object.integer("ranks", {1, kRanksMost}));
+  transfer.ranks = static_cast<int>(object.integer("ranks", {1, kMeasuredRanksMost}));
   transfer.bytes = read_size(object);
   transfer.time = read_timing(object);
   object.done();
@@ -88,8 +86,9 @@ const std::vector<std::string>& timed_transfer_names() {
 Timing read_timing(const Object& object) {
   Timing timing;
   timing.mean = object.seconds("seconds");
-  if (!(timing.mean > Seconds(0) && timing.mean <= kLongest)) {
-    object.fail("seconds", fmt::format("must be more than zero, at most {:g} s", kLongest.value));
+  if (!(timing.mean > Seconds(0) && timing.mean <= kMeasuredTimeMost)) {
+    object.fail("seconds",
+                fmt::format("must be more than zero, at most {:g} s", kMeasuredTimeMost.value));
   }
   timing.spread = object.number("spread", 0, 0, 1e6);
   timing.samples = object.integer("samples", 1, {1, kSamplesMost});
@@ -104,7 +103,7 @@ void write_timing(const Timing& timing, Json& json) {
 
 TimedWork read_timed_work(const Object& element) {
   TimedWork work;
-  work.ranks = static_cast<int>(element.integer("ranks", {1, kRanksMost}));
+  work.ranks = static_cast<int>(element.integer("ranks", {1, kMeasuredRanksMost}));
   work.threads = static_cast<int>(element.integer("threads", {1, kThreadsMost}));
   work.kernels = read_list<TimedKernel>(element, "kernels", read_kernel);
   work.transfers = read_list<TimedTransfer>(element, "transfers", read_transfer);

@@ -19,13 +19,13 @@
 namespace stepcast {
 namespace {
 
-std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
+std::size_t slot(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 // ---------------------------------------------------------------------------------- exchanges
 
-std::int32_t common_size(std::span<const Group> groups) {
+std::int32_t common_size(std::span<const RankList> groups) {
   const std::size_t size = groups.empty() ? 1 : groups[0].size();
-  for (const Group& group : groups) {
+  for (const RankList& group : groups) {
     if (group.size() != size) {
       throw Error("groups of a collective",
                   fmt::format("one has {} ranks, another {}; they must be equal", size,
@@ -36,17 +36,17 @@ std::int32_t common_size(std::span<const Group> groups) {
 }
 
 // `passes` times n-1 steps around the ring.
-FlowExchange ring(std::span<const Group> groups, Bytes bytes, std::int32_t passes) {
+FlowExchange ring(std::span<const RankList> groups, Bytes bytes, std::int32_t passes) {
   FlowExchange exchange;
   const std::int32_t n = common_size(groups);
   if (n < 2) return exchange;
   exchange.steps = passes * (n - 1);
   exchange.bytes = static_cast<double>(bytes.count) / n;
   exchange.lag = 1;
-  for (const Group& group : groups) {
+  for (const RankList& group : groups) {
     const auto base = static_cast<std::int32_t>(exchange.connections.size());
     for (std::int32_t r = 0; r < n; ++r) {
-      exchange.connections.push_back({group[index(r)], group[index((r + 1) % n)]});
+      exchange.connections.push_back({group[slot(r)], group[slot((r + 1) % n)]});
       exchange.waits_for.push_back(base + (r + n - 1) % n);
       exchange.first_wait.push_back(base + r + 1);
     }
@@ -76,11 +76,11 @@ void lay_exchange(const FlowExchange& exchange, const FlowNetwork& network, Laid
     const auto links = network.route(c.from, c.to);
     Duration latency;
     for (const std::int32_t l : links) {
-      if (l < 0 || index(l) >= network.latencies.size()) {
+      if (l < 0 || slot(l) >= network.latencies.size()) {
         throw Error(fmt::format("route from device {} to {}", c.from, c.to),
                     fmt::format("names link {} of {}", l, network.latencies.size()));
       }
-      latency += network.latencies[index(l)];
+      latency += network.latencies[slot(l)];
     }
     laid.routes.add(links);
     laid.latencies.push_back(latency);
@@ -137,8 +137,7 @@ Classes first_classes(const Laid& laid) {
   std::vector<std::uint64_t> hashes;
   for (std::size_t e = 0; e + 1 < laid.first_of.size(); ++e) {
     for (std::int32_t c = laid.first_of[e]; c < laid.first_of[e + 1]; ++c) {
-      hashes.push_back(
-          combine(static_cast<std::uint64_t>(laid.latencies[index(c)].picoseconds), e));
+      hashes.push_back(combine(static_cast<std::uint64_t>(laid.latencies[slot(c)].picoseconds), e));
     }
   }
   classes.of_connection.resize(hashes.size());
@@ -156,25 +155,24 @@ Classes first_classes(const Laid& laid) {
 Classes refine(const Laid& laid) {
   Classes classes = first_classes(laid);
   const auto connections = laid.routes.size();
-  std::vector<std::uint64_t> hashes(index(connections)), carried(laid.capacities.size());
+  std::vector<std::uint64_t> hashes(slot(connections)), carried(laid.capacities.size());
   while (true) {
     std::fill(carried.begin(), carried.end(), 0);
     for (std::int32_t c = 0; c < connections; ++c) {
-      const std::uint64_t kind = mix(static_cast<std::uint64_t>(classes.of_connection[index(c)]));
-      for (const std::int32_t l : laid.routes.links_of(c)) carried[index(l)] += kind;
+      const std::uint64_t kind = mix(static_cast<std::uint64_t>(classes.of_connection[slot(c)]));
+      for (const std::int32_t l : laid.routes.links_of(c)) carried[slot(l)] += kind;
     }
     for (std::size_t l = 0; l < carried.size(); ++l) {
       carried[l] = combine(carried[l], static_cast<std::uint64_t>(classes.of_link[l]));
     }
     for (std::int32_t c = 0; c < connections; ++c) {
       std::uint64_t crossed = 0, awaited = 0;
-      for (const std::int32_t l : laid.routes.links_of(c)) crossed += mix(carried[index(l)]);
-      for (auto w = index(laid.first_wait[index(c)]); w < index(laid.first_wait[index(c) + 1]);
-           ++w) {
-        awaited += mix(static_cast<std::uint64_t>(classes.of_connection[index(laid.waits_for[w])]));
+      for (const std::int32_t l : laid.routes.links_of(c)) crossed += mix(carried[slot(l)]);
+      for (auto w = slot(laid.first_wait[slot(c)]); w < slot(laid.first_wait[slot(c) + 1]); ++w) {
+        awaited += mix(static_cast<std::uint64_t>(classes.of_connection[slot(laid.waits_for[w])]));
       }
-      const auto own = static_cast<std::uint64_t>(classes.of_connection[index(c)]);
-      hashes[index(c)] = combine(combine(crossed, awaited), own);
+      const auto own = static_cast<std::uint64_t>(classes.of_connection[slot(c)]);
+      hashes[slot(c)] = combine(combine(crossed, awaited), own);
     }
     const std::int32_t before = classes.connections + classes.links;
     classes.links = number(carried, classes.of_link);
@@ -189,11 +187,11 @@ Classes refine(const Laid& laid) {
 Laid fold(const Laid& laid) {
   const Classes classes = refine(laid);
   Laid folded;
-  std::vector<std::int32_t> link_of(index(classes.links), -1);  // one of the class
-  folded.capacities.resize(index(classes.links));
+  std::vector<std::int32_t> link_of(slot(classes.links), -1);  // one of the class
+  folded.capacities.resize(slot(classes.links));
   for (std::size_t l = laid.capacities.size(); l-- > 0;) {
-    link_of[index(classes.of_link[l])] = static_cast<std::int32_t>(l);
-    folded.capacities[index(classes.of_link[l])] = laid.capacities[l];
+    link_of[slot(classes.of_link[l])] = static_cast<std::int32_t>(l);
+    folded.capacities[slot(classes.of_link[l])] = laid.capacities[l];
   }
   const auto sorted_unique = [](std::vector<std::int32_t>& v) {
     std::sort(v.begin(), v.end());
@@ -206,15 +204,15 @@ Laid fold(const Laid& laid) {
       folded.first_of.push_back(folded.routes.size());
       ++next_exchange;
     }
-    if (classes.of_connection[index(c)] != folded.routes.size()) continue;  // not the first of it
+    if (classes.of_connection[slot(c)] != folded.routes.size()) continue;  // not the first of it
     found.clear();
-    for (const std::int32_t l : laid.routes.links_of(c)) found.push_back(classes.of_link[index(l)]);
+    for (const std::int32_t l : laid.routes.links_of(c)) found.push_back(classes.of_link[slot(l)]);
     sorted_unique(found);
     folded.routes.add(found);
-    folded.latencies.push_back(laid.latencies[index(c)]);
+    folded.latencies.push_back(laid.latencies[slot(c)]);
     found.clear();
-    for (auto w = index(laid.first_wait[index(c)]); w < index(laid.first_wait[index(c) + 1]); ++w) {
-      found.push_back(classes.of_connection[index(laid.waits_for[w])]);
+    for (auto w = slot(laid.first_wait[slot(c)]); w < slot(laid.first_wait[slot(c) + 1]); ++w) {
+      found.push_back(classes.of_connection[slot(laid.waits_for[w])]);
     }
     sorted_unique(found);
     folded.waits_for.insert(folded.waits_for.end(), found.begin(), found.end());
@@ -223,13 +221,13 @@ Laid fold(const Laid& laid) {
   folded.first_of.resize(laid.first_of.size(), folded.routes.size());
   folded.routes.loads.assign(folded.routes.links.size(), 0);
   for (std::int32_t c = 0; c < laid.routes.size(); ++c) {
-    const std::int32_t k = classes.of_connection[index(c)];
+    const std::int32_t k = classes.of_connection[slot(c)];
     const auto links = folded.routes.links_of(k);
     for (const std::int32_t l : laid.routes.links_of(c)) {
-      const std::int32_t kind = classes.of_link[index(l)];
-      if (link_of[index(kind)] != l) continue;
+      const std::int32_t kind = classes.of_link[slot(l)];
+      if (link_of[slot(kind)] != l) continue;
       const auto hop = std::lower_bound(links.begin(), links.end(), kind) - links.begin();
-      ++folded.routes.loads[index(folded.routes.first[index(k)]) + static_cast<std::size_t>(hop)];
+      ++folded.routes.loads[slot(folded.routes.first[slot(k)]) + static_cast<std::size_t>(hop)];
     }
   }
   return folded;
@@ -243,17 +241,17 @@ struct Waiting {
 };
 Waiting waiting_of(const Laid& laid, std::int32_t begin, std::int32_t width) {
   Waiting waiting;
-  waiting.first.assign(index(width) + 1, 0);
-  const auto from = index(laid.first_wait[index(begin)]);
-  const auto to = index(laid.first_wait[index(begin + width)]);
-  for (auto w = from; w < to; ++w) ++waiting.first[index(laid.waits_for[w] - begin) + 1];
-  for (std::size_t c = 0; c < index(width); ++c) waiting.first[c + 1] += waiting.first[c];
+  waiting.first.assign(slot(width) + 1, 0);
+  const auto from = slot(laid.first_wait[slot(begin)]);
+  const auto to = slot(laid.first_wait[slot(begin + width)]);
+  for (auto w = from; w < to; ++w) ++waiting.first[slot(laid.waits_for[w] - begin) + 1];
+  for (std::size_t c = 0; c < slot(width); ++c) waiting.first[c + 1] += waiting.first[c];
   waiting.connections.resize(to - from);
   std::vector<std::int32_t> next = waiting.first;
   for (std::int32_t c = 0; c < width; ++c) {
-    const auto last = index(laid.first_wait[index(begin + c) + 1]);
-    for (auto w = index(laid.first_wait[index(begin + c)]); w < last; ++w) {
-      waiting.connections[index(next[index(laid.waits_for[w] - begin)]++)] = c;
+    const auto last = slot(laid.first_wait[slot(begin + c) + 1]);
+    for (auto w = slot(laid.first_wait[slot(begin + c)]); w < last; ++w) {
+      waiting.connections[slot(next[slot(laid.waits_for[w] - begin)]++)] = c;
     }
   }
   return waiting;
@@ -273,9 +271,9 @@ void write_messages(const FlowExchange& exchange, const Laid& laid, std::size_t 
     for (std::int32_t c = 0; c < width; ++c) {
       const std::int32_t follower = k + 1 < exchange.steps ? first + (k + 1) * width + c : -1;
       traffic.messages.push_back(
-          {exchange.bytes, laid.latencies[index(begin + c)], begin + c, follower});
+          {exchange.bytes, laid.latencies[slot(begin + c)], begin + c, follower});
       if (k + exchange.lag < exchange.steps) {
-        for (auto w = index(waiting.first[index(c)]); w < index(waiting.first[index(c) + 1]); ++w) {
+        for (auto w = slot(waiting.first[slot(c)]); w < slot(waiting.first[slot(c) + 1]); ++w) {
           traffic.dependents.push_back(later + waiting.connections[w]);
         }
       }
@@ -286,23 +284,23 @@ void write_messages(const FlowExchange& exchange, const Laid& laid, std::size_t 
 
 }  // namespace
 
-FlowExchange ring_all_reduce(std::span<const Group> groups, Bytes bytes) {
+FlowExchange ring_all_reduce(std::span<const RankList> groups, Bytes bytes) {
   return ring(groups, bytes, 2);
 }
-FlowExchange ring_all_gather(std::span<const Group> groups, Bytes bytes) {
+FlowExchange ring_all_gather(std::span<const RankList> groups, Bytes bytes) {
   return ring(groups, bytes, 1);
 }
-FlowExchange ring_reduce_scatter(std::span<const Group> groups, Bytes bytes) {
+FlowExchange ring_reduce_scatter(std::span<const RankList> groups, Bytes bytes) {
   return ring(groups, bytes, 1);
 }
 
 // Connection v - 1 of a group goes from rank v up, n - 1 + v - 1 down to it.
-FlowExchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::int32_t chunks) {
+FlowExchange tree_all_reduce(std::span<const RankList> groups, Bytes bytes, std::int32_t chunks) {
   if (chunks < 1) throw Error("chunks of a tree", fmt::format("{}; must be at least 1", chunks));
   FlowExchange exchange;
   exchange.steps = chunks;
   exchange.bytes = static_cast<double>(bytes.count) / chunks;
-  for (const Group& group : groups) {
+  for (const RankList& group : groups) {
     const auto n = static_cast<std::int32_t>(group.size());
     const auto base = static_cast<std::int32_t>(exchange.connections.size());
     const auto close_waits = [&] {
@@ -314,13 +312,13 @@ FlowExchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::in
       }
     };
     for (std::int32_t v = 1; v < n; ++v) {
-      exchange.connections.push_back({group[index(v)], group[index((v - 1) / 2)]});
+      exchange.connections.push_back({group[slot(v)], group[slot((v - 1) / 2)]});
       wait_for_children(v);
       close_waits();
     }
     for (std::int32_t v = 1; v < n; ++v) {
       const std::int32_t parent = (v - 1) / 2;
-      exchange.connections.push_back({group[index(parent)], group[index(v)]});
+      exchange.connections.push_back({group[slot(parent)], group[slot(v)]});
       if (parent == 0) {
         wait_for_children(0);
       } else {
@@ -332,12 +330,12 @@ FlowExchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::in
   return exchange;
 }
 
-FlowExchange all_to_all(std::span<const Group> groups, Bytes bytes) {
+FlowExchange all_to_all(std::span<const RankList> groups, Bytes bytes) {
   FlowExchange exchange;
   const std::int32_t n = common_size(groups);
   if (n < 2) return exchange;
   exchange.bytes = static_cast<double>(bytes.count) / n;
-  for (const Group& group : groups) {
+  for (const RankList& group : groups) {
     for (const std::int32_t from : group) {
       for (const std::int32_t to : group) {
         if (from != to) exchange.connections.push_back({from, to});
@@ -362,7 +360,7 @@ Expansion expand(std::span<const FlowExchange> exchanges, const FlowNetwork& net
   if (folding == Folding::kEqualMessages) laid = fold(laid);
   std::int64_t messages = 0, dependencies = 0;
   for (std::size_t e = 0; e < exchanges.size(); ++e) {
-    const auto begin = index(laid.first_of[e]), end = index(laid.first_of[e + 1]);
+    const auto begin = slot(laid.first_of[e]), end = slot(laid.first_of[e + 1]);
     messages += static_cast<std::int64_t>(end - begin) * exchanges[e].steps;
     dependencies += std::int64_t{laid.first_wait[end] - laid.first_wait[begin]} *
                     exchanges[e].steps;
@@ -395,8 +393,7 @@ ExchangeTimes play(std::span<const FlowExchange> exchanges, const FlowNetwork& n
   result.flows = static_cast<std::int64_t>(expansion.traffic.messages.size());
   for (std::size_t e = 0; e < exchanges.size(); ++e) {
     Instant end;
-    for (auto m = index(expansion.first_message[e]); m < index(expansion.first_message[e + 1]);
-         ++m) {
+    for (auto m = slot(expansion.first_message[e]); m < slot(expansion.first_message[e + 1]); ++m) {
       end = later(end, played.ends[m]);
     }
     result.times.push_back(end - Instant{});
@@ -423,7 +420,7 @@ FlowNetwork two_level_network(const TwoLevel& shape) {
   network.devices = devices;
   const auto add_links = [&](std::int32_t count, double capacity, Duration latency) {
     const auto first = static_cast<std::int32_t>(network.capacities.size());
-    network.capacities.resize(network.capacities.size() + index(count), capacity);
+    network.capacities.resize(network.capacities.size() + slot(count), capacity);
     network.latencies.resize(network.capacities.size(), latency);
     return first;
   };

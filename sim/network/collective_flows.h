@@ -67,7 +67,7 @@ struct TwoLevel {
 FlowNetwork two_level_network(const TwoLevel& shape);
 
 // A group: its devices in rank order.
-using Group = std::vector<std::int32_t>;
+using RankList = std::vector<std::int32_t>;
 
 struct Connection {
   std::int32_t from = 0, to = 0;  // devices
@@ -89,11 +89,12 @@ struct FlowExchange {
 
 // The same collective on all groups at once; `bytes` as in Transfer (sim/program/program.h). Groups
 // of one send nothing. Throws Error if groups that do a ring or all-to-all differ in size.
-FlowExchange ring_all_reduce(std::span<const Group> groups, Bytes bytes);
-FlowExchange ring_all_gather(std::span<const Group> groups, Bytes bytes);
-FlowExchange ring_reduce_scatter(std::span<const Group> groups, Bytes bytes);
-FlowExchange tree_all_reduce(std::span<const Group> groups, Bytes bytes, std::int32_t chunks = 1);
-FlowExchange all_to_all(std::span<const Group> groups, Bytes bytes);
+FlowExchange ring_all_reduce(std::span<const RankList> groups, Bytes bytes);
+FlowExchange ring_all_gather(std::span<const RankList> groups, Bytes bytes);
+FlowExchange ring_reduce_scatter(std::span<const RankList> groups, Bytes bytes);
+FlowExchange tree_all_reduce(std::span<const RankList> groups, Bytes bytes,
+                             std::int32_t chunks = 1);
+FlowExchange all_to_all(std::span<const RankList> groups, Bytes bytes);
 FlowExchange send_receive(std::span<const Connection> pairs, Bytes bytes);
 
 enum class Folding {

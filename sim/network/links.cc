@@ -21,7 +21,7 @@
 namespace stepcast {
 namespace {
 
-constexpr int kWindows = 16;  // boxes, or sets of leaves, looked at where they are not all alike
+constexpr int kPartsSeen = 16;  // boxes, or sets of leaves, looked at where they are not all alike
 
 struct Member {
   int base, rank;
@@ -53,12 +53,12 @@ class GroupReader {
     for (const Step step : steps_) {
       for (const std::int64_t edge : {step.stride, step.stride * step.degree}) {
         if (edge % unit != 0 && unit % edge != 0) {
-          return static_cast<int>(std::min<std::int64_t>(all, kWindows));
+          return static_cast<int>(std::min<std::int64_t>(all, kPartsSeen));
         }
       }
     }
     // Alike, but of the groups of ends only the first stage's and the last's take part.
-    return static_cast<int>(ends_only_ ? std::min<std::int64_t>(all, kWindows) : 1);
+    return static_cast<int>(ends_only_ ? std::min<std::int64_t>(all, kPartsSeen) : 1);
   }
 
   std::vector<Member> members(std::int64_t begin, std::int64_t end) const {

@@ -157,7 +157,10 @@ double ring_bus(const Graph& graph, Protocol protocol) {
 
 double tree_bus(const Graph& graph, Protocol protocol) {
   // On two nodes each NIC carries a tree's data once a direction, where a ring's pass twice: NCCL
-  // takes bwIntra there, which the search raises to at most twice bwInter.
+  // takes bwIntra there, which the search raises to at most twice bwInter. The channels stay those
+  // of the ring: where the search splits the tree's once more, the tuner expects trees that four
+  // published runs with tensor groups over two nodes (4 x 200 Gb/s each) do not have; they take
+  // what the ring takes.
   double bus = graph.node;
   if (graph.nodes > 1) bus = std::min(bus, graph.net * (graph.nodes == 2 ? 2 : 1));
   bus = std::min(0.92 * bus, graph.channels * graph.g->tree[graph.span]);

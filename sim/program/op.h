@@ -57,8 +57,8 @@ struct Gemm {
   Dtype output = Dtype::kBf16;      // of C
   bool accumulate = false;
   bool bias = false;
-  bool block_scales = false;        // fp8: a scale for each 1 x 128 of A and 128 x 128 of B,
-                                    // applied outside the matrix units (DeepGEMM)
+  bool block_scales = false;        // fp8: a scale for each block: 1 x 32 in the matrix units (MX),
+                                    // 1 x 128 of A and 128 x 128 of B outside them (DeepGEMM)
   bool operator==(const Gemm&) const = default;
 };
 

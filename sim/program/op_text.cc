@@ -18,7 +18,6 @@ namespace stepcast {
 
 namespace {
 
-constexpr int kDtypes = 7;
 constexpr int kPointwiseKinds = static_cast<int>(PointwiseKind::kTranspose) + 1;
 
 std::string_view pass_name(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }

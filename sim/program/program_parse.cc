@@ -16,7 +16,6 @@ namespace stepcast {
 
 namespace {
 
-constexpr int kDtypes = 7;
 constexpr std::int64_t kSmallMax = INT16_MAX;
 constexpr std::int64_t kIndexMax = INT32_MAX;
 

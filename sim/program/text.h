@@ -20,6 +20,8 @@ namespace stepcast {
 inline constexpr std::int64_t kSizeMax = std::int64_t{1} << 50;
 inline constexpr std::int64_t kBytesMax = std::int64_t{1} << 56;
 
+inline constexpr int kDtypes = 7;  // that dtype_name() names
+
 inline void append(std::string& out, std::string_view text) { out += text; }
 inline void append(std::string& out, char c) { out += c; }
 inline void append(std::string& out, std::int64_t number) {

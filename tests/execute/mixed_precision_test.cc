@@ -13,13 +13,14 @@
 #include "execute/arena.h"
 #include "execute/convert.h"
 #include "sim/engine/simulate.h"
+#include "tests/support/as_counted.h"
 #include "tests/support/toy_network.h"
 #include "tests/support/train.h"
 
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kSteps = 50;
+constexpr std::int64_t kMixedSteps = 50;
 
 // Half of the numbers between two bf16 neighbours go to each; halfway, to the even one.
 TEST(Bf16, RoundsToTheNearestAndHalfwayToTheEvenOne) {
@@ -36,9 +37,9 @@ TEST(Bf16, RoundsToTheNearestAndHalfwayToTheEvenOne) {
   }
 }
 
-Model gpt() { return gpt_model(2, 32, 4, 61, 12); }
-Model llama() { return llama_model(2, 32, 4, 2, 48, 61); }
-Model qwen() {
+Model small_gpt() { return gpt_model(2, 32, 4, 61, 12); }
+Model small_llama() { return llama_model(2, 32, 4, 2, 48, 61); }
+Model small_qwen() {
   Model model = llama_model(2, 32, 4, 4, 48, 61);
   model.qk_norm = model.qkv_bias = model.tied_embeddings = true;
   return model;
@@ -52,50 +53,50 @@ Plan mixed_plan(Dtype gradients) {
   return plan;
 }
 
-struct Case {
+struct MixedCase {
   std::string name;
   Model (*model)();
   Dtype gradients = Dtype::kFp32;
   std::function<void(Plan&)> change;
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+void PrintTo(const MixedCase& one, std::ostream* out) { *out << one.name; }
 
-std::vector<Case> cases() {
+std::vector<MixedCase> cases() {
   constexpr Dtype kMain = Dtype::kFp32, kNarrow = Dtype::kBf16;
   return {
-      {"one_rank", gpt, kMain, [](Plan&) {}},
-      {"one_rank_bf16_gradients", llama, kNarrow, [](Plan&) {}},
-      {"gradient_copy", gpt, kNarrow, [](Plan& p) { p.gradient_copy = true; }},
-      {"without_clipping", gpt, kMain, [](Plan& p) { p.clip_gradients = false; }},
-      {"bf16_moments", gpt, kMain, [](Plan& p) { p.moments = Dtype::kBf16; }},
-      {"unfused_recompute", qwen, kMain,
+      {"one_rank", small_gpt, kMain, [](Plan&) {}},
+      {"one_rank_bf16_gradients", small_llama, kNarrow, [](Plan&) {}},
+      {"gradient_copy", small_gpt, kNarrow, [](Plan& p) { p.gradient_copy = true; }},
+      {"without_clipping", small_gpt, kMain, [](Plan& p) { p.clip_gradients = false; }},
+      {"bf16_moments", small_gpt, kMain, [](Plan& p) { p.moments = Dtype::kBf16; }},
+      {"unfused_recompute", small_qwen, kMain,
        [](Plan& p) { p.fused_attention = false, p.recompute = Recompute::kSelective; }},
-      {"full_recompute_micro2", qwen, kMain,
+      {"full_recompute_micro2", small_qwen, kMain,
        [](Plan& p) { p.recompute = Recompute::kFull, p.micro_batch = 2; }},
-      {"data2_zero0", llama, kNarrow, [](Plan& p) { p.data = 2; }},
-      {"data4_zero1", gpt, kMain, [](Plan& p) { p.data = 4, p.zero = 1; }},
-      {"data2_zero1_gradient_copy", llama, kNarrow,
+      {"data2_zero0", small_llama, kNarrow, [](Plan& p) { p.data = 2; }},
+      {"data4_zero1", small_gpt, kMain, [](Plan& p) { p.data = 4, p.zero = 1; }},
+      {"data2_zero1_gradient_copy", small_llama, kNarrow,
        [](Plan& p) { p.data = 2, p.zero = 1, p.gradient_copy = true; }},
-      {"data2_zero2", qwen, kNarrow, [](Plan& p) { p.data = 2, p.zero = 2; }},
-      {"data4_zero3_hybrid", llama, kMain,
+      {"data2_zero2", small_qwen, kNarrow, [](Plan& p) { p.data = 2, p.zero = 2; }},
+      {"data4_zero3_hybrid", small_llama, kMain,
        [](Plan& p) { p.data = 4, p.zero = 3, p.shard_group = 2; }},
-      {"tensor2_sequence_pipeline2", llama, kMain,
+      {"tensor2_sequence_pipeline2", small_llama, kMain,
        [](Plan& p) { p.tensor = p.pipeline = 2, p.sequence_parallel = true; }},
-      {"tensor2_pipeline2_zero1_tied", qwen, kNarrow,
+      {"tensor2_pipeline2_zero1_tied", small_qwen, kNarrow,
        [](Plan& p) { p.tensor = p.pipeline = p.data = 2, p.zero = 1; }},
   };
 }
 
-class MixedPrecision : public testing::TestWithParam<Case> {};
+class MixedPrecision : public testing::TestWithParam<MixedCase> {};
 
 TEST_P(MixedPrecision, FollowsTheLossesOfSinglePrecision) {
-  const Case& one = GetParam();
+  const MixedCase& one = GetParam();
   Plan plan = mixed_plan(one.gradients);
   one.change(plan);
   const Job job = lowered(one.model(), plan);
   Plan alone = executable_plan(8, 8);
   alone.clip_gradients = plan.clip_gradients;
-  ExecuteOptions options = train_options(kSteps);
+  ExecuteOptions options = train_options(kMixedSteps);
   options.optimizer.rate = 2e-3;
   const std::vector<double> expected = train(lowered(one.model(), alone), options)[0].losses;
   const std::vector<RankRun> runs = train(job, options);
@@ -105,14 +106,7 @@ TEST_P(MixedPrecision, FollowsTheLossesOfSinglePrecision) {
   EXPECT_LT(expected.back(), 0.95 * expected.front());
   EXPECT_NE(runs[0].losses, expected);  // it was not fp32 after all
 
-  const Footprint memory = account(job);
-  const Traffic traffic = count_traffic(job);
-  for (const RankRun& run : runs) {
-    const auto stage = static_cast<std::size_t>(job.mesh.stage(run.rank));
-    EXPECT_EQ(run.peak.count, memory.stages[stage].peak.count) << "rank " << run.rank;
-    EXPECT_EQ(run.at_peak, memory.stages[stage].at_peak);
-    EXPECT_EQ(run.sent, traffic.stages[stage]) << "rank " << run.rank;
-  }
+  expect_as_counted(job, runs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, MixedPrecision, testing::ValuesIn(cases()),
@@ -181,11 +175,11 @@ TEST(CudaArena, HoldsTheBytesThatTheJobAccounts) {
 
 TEST(Executable, WantsAMasterCopyOfNarrowWeights) {
   Plan plan = mixed_plan(Dtype::kBf16);
-  EXPECT_EQ(executable(lowered(gpt(), plan)), "");
+  EXPECT_EQ(executable(lowered(small_gpt(), plan)), "");
   plan.master = false;
-  EXPECT_NE(executable(lowered(gpt(), plan)).find("master"), std::string::npos);
+  EXPECT_NE(executable(lowered(small_gpt(), plan)).find("master"), std::string::npos);
   plan.compute = Dtype::kFp16;
-  EXPECT_NE(executable(lowered(gpt(), plan)).find("only fp32 and bf16"), std::string::npos);
+  EXPECT_NE(executable(lowered(small_gpt(), plan)).find("only fp32 and bf16"), std::string::npos);
 }
 
 }  // namespace

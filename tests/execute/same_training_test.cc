@@ -10,13 +10,14 @@
 #include <gtest/gtest.h>
 
 #include "sim/engine/simulate.h"
+#include "tests/support/as_counted.h"
 #include "tests/support/toy_network.h"
 #include "tests/support/train.h"
 
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kSteps = 20;
+constexpr std::int64_t kTrainingSteps = 20;
 constexpr std::int64_t kSequence = 8;
 constexpr std::int64_t kGlobal = 8;
 
@@ -32,28 +33,28 @@ Model qwen(std::int64_t layers) {
   return model;
 }
 
-struct Case {
+struct TrainingCase {
   std::string name;
   Model (*model)(std::int64_t layers);
   std::int64_t layers = 2;
   Plan plan;
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+void PrintTo(const TrainingCase& one, std::ostream* out) { *out << one.name; }
 
 class Cases {
  public:
   // Starts from one rank's plan; `change` makes it another.
   template <class Change>
   Cases& add(std::string name, Model (*model)(std::int64_t), std::int64_t layers, Change change) {
-    Case one{std::move(name), model, layers, executable_plan(kSequence, kGlobal)};
+    TrainingCase one{std::move(name), model, layers, executable_plan(kSequence, kGlobal)};
     change(one.plan);
     cases_.push_back(std::move(one));
     return *this;
   }
-  const std::vector<Case>& all() const { return cases_; }
+  const std::vector<TrainingCase>& all() const { return cases_; }
 
  private:
-  std::vector<Case> cases_;
+  std::vector<TrainingCase> cases_;
 };
 
 void pipeline(Plan& plan, std::int64_t stages, PipelineSchedule schedule,
@@ -106,11 +107,11 @@ void add_tensor_parallel(Cases& cases) {
     p.tensor = 4, p.sequence_parallel = true;
   });
   cases.add("tensor2_loss_in_place_with_buffers", llama, 2, [](Plan& p) {
-    p.tensor = 2, p.sequence_parallel = true, p.loss = LossMemory::kInPlace;
+    p.tensor = 2, p.sequence_parallel = true, p.loss = CrossEntropy::kTransformerEngine;
     p.weight_gradient_placeholders = p.gather_buffer = true, p.kernel_workspace = Bytes(4096);
   });
   cases.add("tensor2_loss_copied", gpt, 2, [](Plan& p) {
-    p.tensor = 2, p.loss = LossMemory::kCopied;
+    p.tensor = 2, p.loss = CrossEntropy::kMegatronFused;
   });
   cases.add("tensor2_unfused", qwen, 2, [](Plan& p) {
     p.tensor = 2, p.fused_attention = false, p.micro_batch = 2;
@@ -130,14 +131,27 @@ void add_pipelines(Cases& cases) {
   cases.add("1f1b3_given_stages", llama, 4, [](Plan& p) {
     pipeline(p, 3, k1f1b), p.layout = StageLayout::kGiven, p.stages = {1, 1, 2};
   });
+  cases.add("1f1b2_buffers_of_head_and_scores", gpt, 2, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.deferred_head = 2, p.score_buffer = true, p.fused_attention = false;
+  });
   cases.add("interleaved2", gpt, 4, [](Plan& p) { pipeline(p, 2, kInterleaved, 2); });
   cases.add("interleaved4_qk_norm", qwen, 8, [](Plan& p) { pipeline(p, 4, kInterleaved, 2); });
+}
+
+void add_documents(Cases& cases) {
+  cases.add("documents_tensor2", llama, 2, [](Plan& p) {
+    p.tensor = 2, p.sequence_parallel = true, p.document_length = 4, p.micro_batch = 2;
+    p.recompute = Recompute::kFull;
+  });
 }
 
 void add_recompute(Cases& cases) {
   cases.add("recompute_full", gpt, 3, [](Plan& p) { p.recompute = Recompute::kFull; });
   cases.add("recompute_every2", llama, 4, [](Plan& p) {
     p.recompute = Recompute::kFull, p.recompute_every = 2, p.micro_batch = 2;
+  });
+  cases.add("recompute_first_layers", gpt, 3, [](Plan& p) {
+    p.recompute = Recompute::kFull, p.recompute_layers = 2, p.zero = 3, p.data = 2;
   });
   cases.add("recompute_selective_unfused", gpt, 2, [](Plan& p) {
     p.recompute = Recompute::kSelective, p.fused_attention = false;
@@ -185,39 +199,42 @@ void add_combined(Cases& cases) {
   });
 }
 
-std::vector<Case> all_cases() {
+std::vector<TrainingCase> all_cases() {
   Cases cases;
   add_data_parallel(cases);
   add_tensor_parallel(cases);
   add_pipelines(cases);
+  add_documents(cases);
   add_recompute(cases);
   add_combined(cases);
   return cases.all();
 }
 
 // Losses of one rank without any saving, by model and number of layers. One run serves all.
-class SameTraining : public testing::TestWithParam<Case> {
+class SameTraining : public testing::TestWithParam<TrainingCase> {
  protected:
-  static const std::vector<double>& alone(const Case& one) {
+  static const std::vector<double>& alone(const TrainingCase& one) {
     static std::map<std::string, std::vector<double>> known;
     const Model model = one.model(one.layers);
     const std::string key = model.name + (model.qk_norm ? "qk" : "") + std::to_string(one.layers) +
-                            (one.plan.clip_gradients ? "" : "free");
+                            (one.plan.clip_gradients ? "" : "free") +
+                            std::to_string(one.plan.document_length);
     auto& losses = known[key];
     if (losses.empty()) {
       Plan plan = executable_plan(kSequence, kGlobal);
       plan.clip_gradients = one.plan.clip_gradients;
-      losses = train(lowered(model, plan), train_options(kSteps))[0].losses;
+      plan.document_length = one.plan.document_length;
+      losses = train(lowered(model, plan), train_options(kTrainingSteps))[0].losses;
     }
     return losses;
   }
 };
 
 TEST_P(SameTraining, AsOnOneRank) {
-  const Case& one = GetParam();
+  const TrainingCase& one = GetParam();
   const Job job = lowered(one.model(one.layers), one.plan);
   ASSERT_EQ(verify(job), "");
-  const std::vector<RankRun> runs = train(job, train_options(kSteps));
+  const std::vector<RankRun> runs = train(job, train_options(kTrainingSteps));
 
   const std::vector<double>& expected = alone(one);
   ASSERT_EQ(runs[0].losses.size(), expected.size());
@@ -226,16 +243,7 @@ TEST_P(SameTraining, AsOnOneRank) {
   }
   EXPECT_LT(expected.back(), 0.95 * expected.front());
 
-  const Footprint memory = account(job);
-  const Traffic traffic = count_traffic(job);
-  for (const RankRun& run : runs) {
-    const auto stage = static_cast<std::size_t>(job.mesh.stage(run.rank));
-    EXPECT_EQ(run.peak.count, memory.stages[stage].peak.count) << "rank " << run.rank;
-    EXPECT_EQ(run.at_peak, memory.stages[stage].at_peak);
-    EXPECT_EQ(run.resident, memory.stages[stage].resident);
-    EXPECT_EQ(run.sent, traffic.stages[stage]) << "rank " << run.rank;
-    EXPECT_EQ(run.losses, runs[0].losses);
-  }
+  expect_as_counted(job, runs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, SameTraining, testing::ValuesIn(all_cases()),

@@ -1,6 +1,8 @@
 // What a framework keeps beside the training state, against sizes worked out by hand.
 #include "models/buffers.h"
 
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "models/lower.h"
@@ -20,7 +22,7 @@ constexpr std::int64_t kHead = 128 * 32;
 // Bytes that rest on a stage beyond what the plan without buffers has there.
 std::int64_t kept(const Plan& plan, std::size_t stage) {
   Plan bare = plan;
-  bare.weight_gradient_placeholders = bare.gather_buffer = false;
+  bare.weight_gradient_placeholders = bare.gather_buffer = bare.score_buffer = false;
   bare.kernel_workspace = Bytes(0);
   const Job with = lower(transformer(kModel, plan), plan);
   const Job without = lower(transformer(kModel, bare), bare);
@@ -67,6 +69,42 @@ TEST(Buffers, HoldAWorkspaceOnEveryStage) {
   EXPECT_EQ(kept(plan, 1), 1 << 20);
 }
 
+// 4 heads of 16 x 16 scores of each of two sequences; tensor ranks have half of the heads. Fused
+// attention has no scores. Under sequence parallelism the head's gathered input takes turns with
+// them in the same buffer: of 8 tokens 8 x 32 against 2 x 8 x 8.
+TEST(Buffers, HoldOneBufferForScoresAndTheHeadsGatheredInput) {
+  Plan plan = small_plan(16, 2, 1);
+  plan.score_buffer = true;
+  EXPECT_EQ(kept(plan, 0), 0);
+  plan.fused_attention = false;
+  EXPECT_EQ(kept(plan, 0), 2 * 4 * 16 * 16 * 2);
+  plan.tensor = 2;
+  EXPECT_EQ(kept(plan, 0), 2 * 2 * 16 * 16 * 2);
+  plan = small_plan(8, 1, 2);
+  plan.score_buffer = plan.gather_buffer = true;
+  plan.fused_attention = false;
+  plan.tensor = plan.pipeline = 2;
+  plan.sequence_parallel = true;
+  EXPECT_EQ(kept(plan, 0), 2 * 8 * 8 * 2);
+  EXPECT_EQ(kept(plan, 1), 8 * 32 * 2);
+}
+
+// A micro-batch of 16 tokens leaves 16 x 128 gradients of logits and 16 x 32 inputs in bf16. Of
+// four micro-batches each backward holds its own; three at most come on top.
+TEST(Buffers, HoldWhatTheHeadDefersToTheEndOfTheStep) {
+  Plan plan = small_plan(16, 1, 4);
+  plan.pipeline = 2;
+  const StageMemory bare = account(lower(transformer(kModel, plan), plan)).stages[1];
+  for (const auto& [deferred, kept] : {std::pair{1, 1}, {3, 3}, {4, 3}, {9, 3}}) {
+    plan.deferred_head = deferred;
+    const Job job = lower(transformer(kModel, plan), plan);
+    EXPECT_EQ(verify(job), "");
+    const StageMemory memory = account(job).stages[1];
+    EXPECT_EQ((memory.peak - bare.peak).count, kept * 16 * (128 + 32) * 2);
+    EXPECT_EQ(memory.resident, bare.resident);
+  }
+}
+
 // 16 tokens of 128 logits: with fp32 probabilities and a gradient in bf16; with a copy in fp32 and
 // its gradient besides; or alone.
 TEST(Buffers, HoldOfTheLogitsWhatTheLossKeeps) {
@@ -83,9 +121,9 @@ TEST(Buffers, HoldOfTheLogitsWhatTheLossKeeps) {
     return bytes;
   };
   EXPECT_EQ(logits(plan), 16 * 128 * (2 + 4 + 2));
-  plan.loss = LossMemory::kCopied;
+  plan.loss = CrossEntropy::kMegatronFused;
   EXPECT_EQ(logits(plan), 16 * 128 * (2 + 4 + 4 + 4 + 2));
-  plan.loss = LossMemory::kInPlace;
+  plan.loss = CrossEntropy::kTransformerEngine;
   EXPECT_EQ(logits(plan), 16 * 128 * 2);
 }
 

@@ -5,17 +5,18 @@
 #include <cmath>
 
 #include "models/lower.h"
+#include "models/transformer.h"
 #include "sim/engine/simulate.h"
 #include "tests/support/toy_network.h"
 
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kTokens = 4096, kWidth = 64;
-constexpr std::int64_t kUnit = kTokens * kWidth * 2;  // bytes of one layer's input
+constexpr std::int64_t kChainTokens = 4096, kWidth = 64;
+constexpr std::int64_t kUnit = kChainTokens * kWidth * 2;  // bytes of one layer's input
 
 Plan every(std::int64_t k) {
-  Plan plan = small_plan(kTokens, 1, 1);
+  Plan plan = small_plan(kChainTokens, 1, 1);
   plan.recompute = Recompute::kFull;
   plan.recompute_every = k;
   return plan;
@@ -24,7 +25,7 @@ Plan every(std::int64_t k) {
 // Activations at the peak, in layer inputs.
 double peak_inputs(std::int64_t layers, std::int64_t k) {
   const Plan plan = every(k);
-  const Job job = lower(chain_network(layers, kTokens, kWidth, plan), plan);
+  const Job job = lower(chain_network(layers, kChainTokens, kWidth, plan), plan);
   EXPECT_EQ(verify(job), "");
   const StageMemory memory = account(job).stages[0];
   return static_cast<double>(
@@ -53,20 +54,46 @@ TEST(Checkpoints, MakeThePeakGrowLikeTheSquareRootOfTheDepth) {
   }
 }
 
+// Layers of a chain of 12 that run forward again.
+std::int64_t layers_again(const Plan& plan) {
+  const Job job = lower(chain_network(12, kChainTokens, kWidth, plan), plan);
+  EXPECT_EQ(verify(job), "");
+  std::int64_t again = 0;
+  for (const Call& call : job.programs[0].schedule) {
+    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
+      const auto* compute = std::get_if<Compute>(&i);
+      if (compute != nullptr && compute->phase == Phase::kRecompute) ++again;
+    }
+  }
+  return again;
+}
+
 // One more forward in all, whatever k is: L recomputed layers.
 TEST(Checkpoints, CostOneMoreForward) {
-  for (std::int64_t k : {1, 2, 3, 5, 12}) {
-    const Plan plan = every(k);
-    const Job job = lower(chain_network(12, kTokens, kWidth, plan), plan);
-    std::int64_t again = 0;
-    for (const Call& call : job.programs[0].schedule) {
-      for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
-        const auto* compute = std::get_if<Compute>(&i);
-        if (compute != nullptr && compute->phase == Phase::kRecompute) ++again;
-      }
-    }
-    EXPECT_EQ(again, 12) << k;
+  for (std::int64_t k : {1, 2, 3, 5, 12}) EXPECT_EQ(layers_again(every(k)), 12) << k;
+}
+
+// Megatron-LM's --recompute-method block: n layers of a chunk keep their input only, the others
+// all that backward needs. Each runs its own forward again and frees what it does not keep.
+TEST(Checkpoints, OfTheFirstLayersCostTheirForwardAndFreeTheirActivations) {
+  const Model model = gpt_model(12, 32, 4, 96, kChainTokens);
+  const auto peak = [&](const Plan& plan) {
+    const StageMemory memory = account(lower(transformer(model, plan), plan)).stages[0];
+    return memory.at_peak[static_cast<std::size_t>(Category::kActivations)].count;
+  };
+  const std::int64_t all = peak(every(1));
+  Plan plan = every(1);
+  plan.recompute = Recompute::kNone;
+  std::int64_t before = peak(plan);
+  plan.recompute = Recompute::kFull;
+  for (const std::int64_t n : {1, 5, 11, 12, 40}) {
+    plan.recompute_layers = n;
+    EXPECT_EQ(layers_again(plan), std::min<std::int64_t>(n, 12)) << n;
+    EXPECT_LE(peak(plan), before) << n;
+    before = peak(plan);
   }
+  EXPECT_EQ(before, all);
+  EXPECT_LT(all, peak(small_plan(kChainTokens, 1, 1)));
 }
 
 }  // namespace

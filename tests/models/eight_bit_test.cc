@@ -76,7 +76,8 @@ TEST(EightBit, RunsTheThreeProductsOfEachOfALayersFourMatricesAndNoOther) {
     each_compute(job_of(plan_with(scaling), 3), [&](const Compute&, const Op& op) {
       if (const auto* gemm = std::get_if<Gemm>(&op)) {
         EXPECT_EQ(gemm->output, Dtype::kBf16);
-        EXPECT_EQ(gemm->block_scales, scaling == Scaling::kBlock && gemm->dtype == Dtype::kFp8);
+        const bool blocks = scaling == Scaling::kBlock || scaling == Scaling::kMx;
+        EXPECT_EQ(gemm->block_scales, blocks && gemm->dtype == Dtype::kFp8);
         ++products[std::string(dtype_name(gemm->dtype))];
       } else if (const auto* attention = std::get_if<Attention>(&op)) {
         EXPECT_EQ(attention->dtype, Dtype::kBf16);

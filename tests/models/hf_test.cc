@@ -12,14 +12,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-Model read(const std::string& text) {
+Model read_hf(const std::string& text) {
   const Document document = parse_json(text, "config.json");
   return read_model(Object(document), "given");
 }
 
-std::string error_of(const std::string& text) {
+std::string hf_error(const std::string& text) {
   try {
-    read(text);
+    read_hf(text);
   } catch (const Error& error) {
     return error.what();
   }
@@ -36,7 +36,7 @@ std::string small(const std::string& type, const std::string& more = "") {
 // ------------------------------------------------------------- published checkpoints, exactly
 
 TEST(HuggingFace, ReadsGpt2ByItsOldNames) {
-  const Model m = read(R"({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
+  const Model m = read_hf(R"({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
                            "n_positions": 1024, "n_inner": null, "vocab_size": 50257,
                            "activation_function": "gelu_new", "attn_pdrop": 0.1,
                            "resid_pdrop": 0.1, "summary_type": "cls_index"})");
@@ -52,7 +52,7 @@ TEST(HuggingFace, ReadsGpt2ByItsOldNames) {
 
 // meta-llama/Llama-3.1-405B with only the keys that differ from the class.
 TEST(HuggingFace, ReadsLlamaWithDefaultsLeftOut) {
-  const Model m = read(R"({"model_type": "llama", "num_hidden_layers": 126, "hidden_size": 16384,
+  const Model m = read_hf(R"({"model_type": "llama", "num_hidden_layers": 126, "hidden_size": 16384,
                            "num_attention_heads": 128, "num_key_value_heads": 8,
                            "intermediate_size": 53248, "max_position_embeddings": 131072,
                            "vocab_size": 128256})");
@@ -63,7 +63,7 @@ TEST(HuggingFace, ReadsLlamaWithDefaultsLeftOut) {
 }
 
 TEST(HuggingFace, ReadsMistral) {
-  const Model m = read(R"({"model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096,
+  const Model m = read_hf(R"({"model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096,
                            "num_attention_heads": 32, "intermediate_size": 14336,
                            "sliding_window": 4096})");
   EXPECT_EQ(m.kv_heads, 8);  // the class's
@@ -73,8 +73,8 @@ TEST(HuggingFace, ReadsMistral) {
 // Qwen2 has biases of q, k and v though no key need say so, and never one of the output.
 TEST(HuggingFace, ReadsQwen2WithItsUnspokenBiases) {
   for (const char* said : {"", R"("attention_bias": true, )"}) {
-    const Model m = read(std::string("{") + said +
-                         R"("model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584,
+    const Model m = read_hf(std::string("{") + said +
+                            R"("model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584,
                          "num_attention_heads": 28, "num_key_value_heads": 4,
                          "intermediate_size": 18944, "vocab_size": 152064})");
     EXPECT_EQ(parameters(m), 7'615'616'512);
@@ -85,7 +85,7 @@ TEST(HuggingFace, ReadsQwen2WithItsUnspokenBiases) {
 
 // 40 heads of 128 over a width of 5,120 would be the same; 64 heads of 128 are not.
 TEST(HuggingFace, ReadsQwen3WithNormsOfQueriesAndKeysAndItsOwnHeadWidth) {
-  const Model m = read(R"({"model_type": "qwen3", "num_hidden_layers": 64, "hidden_size": 5120,
+  const Model m = read_hf(R"({"model_type": "qwen3", "num_hidden_layers": 64, "hidden_size": 5120,
                            "num_attention_heads": 64, "num_key_value_heads": 8,
                            "intermediate_size": 25600})");
   EXPECT_TRUE(m.qk_norm);
@@ -94,7 +94,7 @@ TEST(HuggingFace, ReadsQwen3WithNormsOfQueriesAndKeysAndItsOwnHeadWidth) {
 }
 
 TEST(HuggingFace, ReadsGemmaTiedAndWithGeglu) {
-  const Model m = read(R"({"model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072,
+  const Model m = read_hf(R"({"model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072,
                            "num_attention_heads": 16, "num_key_value_heads": 16,
                            "intermediate_size": 24576, "hidden_act": "gelu",
                            "hidden_activation": null})");
@@ -106,7 +106,7 @@ TEST(HuggingFace, ReadsGemmaTiedAndWithGeglu) {
 }
 
 TEST(HuggingFace, ReadsGemma2WithoutItsVocabulary) {
-  const Model m = read(R"({"model_type": "gemma2", "num_hidden_layers": 42, "hidden_size": 3584,
+  const Model m = read_hf(R"({"model_type": "gemma2", "num_hidden_layers": 42, "hidden_size": 3584,
                            "num_attention_heads": 16, "num_key_value_heads": 8,
                            "intermediate_size": 14336})");
   EXPECT_EQ(parameters(m), 9'241'705'984);
@@ -116,7 +116,7 @@ TEST(HuggingFace, ReadsGemma2WithoutItsVocabulary) {
 
 // google/gemma-3-4b-pt: a nested config drops every size that its class has anyway.
 TEST(HuggingFace, DescendsToTheTextModelAndFillsInItsClass) {
-  const Model m = read(R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text",
+  const Model m = read_hf(R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text",
                            "hidden_size": 2560, "intermediate_size": 10240,
                            "num_hidden_layers": 34}, "vision_config": {"hidden_size": 1152}})");
   EXPECT_EQ(m.heads, 8);
@@ -127,7 +127,7 @@ TEST(HuggingFace, DescendsToTheTextModelAndFillsInItsClass) {
 }
 
 TEST(HuggingFace, TakesTheOuterTypeAndTyingWhereTheTextModelHasNone) {
-  const Model m = read(R"({"model_type": "gemma3", "tie_word_embeddings": false,
+  const Model m = read_hf(R"({"model_type": "gemma3", "tie_word_embeddings": false,
                            "text_config": {"hidden_size": 2560}})");
   EXPECT_TRUE(m.qk_norm);
   EXPECT_FALSE(m.tied_embeddings);
@@ -136,48 +136,48 @@ TEST(HuggingFace, TakesTheOuterTypeAndTyingWhereTheTextModelHasNone) {
 // ------------------------------------------------------------------------------ aliases, defaults
 
 TEST(HuggingFace, ReadsKeyValueHeadsAsHeadsWhereNoneAreGiven) {
-  EXPECT_EQ(read(small("llama")).kv_heads, 8);
-  EXPECT_EQ(read(small("llama", R"("num_key_value_heads": null)")).kv_heads, 8);
-  EXPECT_EQ(read(small("llama", R"("num_key_value_heads": 2)")).kv_heads, 2);
-  EXPECT_EQ(read(small("llama", R"("multi_query": true)")).kv_heads, 1);
+  EXPECT_EQ(read_hf(small("llama")).kv_heads, 8);
+  EXPECT_EQ(read_hf(small("llama", R"("num_key_value_heads": null)")).kv_heads, 8);
+  EXPECT_EQ(read_hf(small("llama", R"("num_key_value_heads": 2)")).kv_heads, 2);
+  EXPECT_EQ(read_hf(small("llama", R"("multi_query": true)")).kv_heads, 1);
 }
 
 TEST(HuggingFace, ReadsBiasesByTheKeysThatAskForThem) {
-  const Model both = read(small("llama", R"("attention_bias": true, "mlp_bias": true)"));
+  const Model both = read_hf(small("llama", R"("attention_bias": true, "mlp_bias": true)"));
   EXPECT_TRUE(both.qkv_bias && both.attention_output_bias && both.mlp_bias);
-  const Model some = read(small("llama", R"("qkv_bias": true)"));
+  const Model some = read_hf(small("llama", R"("qkv_bias": true)"));
   EXPECT_TRUE(some.qkv_bias);
   EXPECT_FALSE(some.attention_output_bias || some.mlp_bias);
 }
 
 TEST(HuggingFace, SwitchesDropoutByItsProbability) {
   const std::string sizes = R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4)";
-  EXPECT_TRUE(read(sizes + "}").dropout);  // 0.1 in the class
-  EXPECT_FALSE(read(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.0})").dropout);
-  EXPECT_TRUE(read(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.1})").dropout);
-  EXPECT_FALSE(read(small("llama", R"("attention_dropout": 0.0)")).dropout);
-  EXPECT_TRUE(read(small("llama", R"("attention_dropout": 0.1)")).dropout);
+  EXPECT_TRUE(read_hf(sizes + "}").dropout);  // 0.1 in the class
+  EXPECT_FALSE(read_hf(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.0})").dropout);
+  EXPECT_TRUE(read_hf(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.1})").dropout);
+  EXPECT_FALSE(read_hf(small("llama", R"("attention_dropout": 0.0)")).dropout);
+  EXPECT_TRUE(read_hf(small("llama", R"("attention_dropout": 0.1)")).dropout);
 }
 
 TEST(HuggingFace, FollowsTheGatesActivation) {
-  EXPECT_EQ(read(small("llama", R"("hidden_act": "gelu")")).activation, Activation::kGeglu);
-  EXPECT_EQ(read(small("gemma", R"("hidden_activation": "gelu_pytorch_tanh")")).activation,
+  EXPECT_EQ(read_hf(small("llama", R"("hidden_act": "gelu")")).activation, Activation::kGeglu);
+  EXPECT_EQ(read_hf(small("gemma", R"("hidden_activation": "gelu_pytorch_tanh")")).activation,
             Activation::kGeglu);
-  EXPECT_THAT(error_of(small("llama", R"("hidden_act": "relu2")")),
+  EXPECT_THAT(hf_error(small("llama", R"("hidden_act": "relu2")")),
               AllOf(HasSubstr("hidden_act"), HasSubstr("relu2"), HasSubstr("silu")));
-  EXPECT_THAT(error_of(small("gpt2", R"("activation_function": "relu")")), HasSubstr("gelu"));
+  EXPECT_THAT(hf_error(small("gpt2", R"("activation_function": "relu")")), HasSubstr("gelu"));
 }
 
 TEST(HuggingFace, ReadsATiedLlama) {
-  const Model tied = read(small("llama", R"("tie_word_embeddings": true)"));
-  const Model untied = read(small("llama"));
+  const Model tied = read_hf(small("llama", R"("tie_word_embeddings": true)"));
+  const Model untied = read_hf(small("llama"));
   EXPECT_EQ(parameters(untied) - parameters(tied), 32000 * 256);
 }
 
 TEST(HuggingFace, ReadsBackEqualInThePresetForm) {
   for (const char* type :
        {"gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}) {
-    const Model model = read(small(type));
+    const Model model = read_hf(small(type));
     const Document document = parse_json(write_model(model).dump(), "written");
     EXPECT_EQ(read_model(Object(document), "other"), model) << type;
   }
@@ -186,41 +186,41 @@ TEST(HuggingFace, ReadsBackEqualInThePresetForm) {
 // ------------------------------------------------------------------------------------ refusals
 
 TEST(HuggingFace, RefusesAnUnknownTypeAndListsTheOthers) {
-  EXPECT_THAT(error_of(small("falcon")),
+  EXPECT_THAT(hf_error(small("falcon")),
               AllOf(HasSubstr("config.json:1: model_type"), HasSubstr("\"falcon\""),
                     HasSubstr("gemma3_text"), HasSubstr("llama"), HasSubstr("qwen3")));
-  EXPECT_THAT(error_of(small("lama")), HasSubstr("did you mean \"llama\""));
+  EXPECT_THAT(hf_error(small("lama")), HasSubstr("did you mean \"llama\""));
 }
 
 TEST(HuggingFace, RefusesMixturesOfExpertsByAnyOfTheirKeys) {
   for (const char* key :
        {"num_local_experts", "n_routed_experts", "num_experts", "num_routed_experts"}) {
-    EXPECT_THAT(error_of(small("mixtral", "\"" + std::string(key) + "\": 8")),
+    EXPECT_THAT(hf_error(small("mixtral", "\"" + std::string(key) + "\": 8")),
                 AllOf(HasSubstr(key), HasSubstr("mixture-of-experts"), HasSubstr("not covered")));
   }
-  EXPECT_EQ(read(small("llama", R"("num_local_experts": null, "num_experts": 0)")).layers, 4);
-  EXPECT_THAT(error_of(R"({"model_type": "gemma3", "text_config": {"num_experts": 4}})"),
+  EXPECT_EQ(read_hf(small("llama", R"("num_local_experts": null, "num_experts": 0)")).layers, 4);
+  EXPECT_THAT(hf_error(R"({"model_type": "gemma3", "text_config": {"num_experts": 4}})"),
               HasSubstr("text_config.num_experts"));
 }
 
 TEST(HuggingFace, RefusesLatentAttention) {
-  EXPECT_THAT(error_of(small("deepseek_v3", R"("kv_lora_rank": 512)")),
+  EXPECT_THAT(hf_error(small("deepseek_v3", R"("kv_lora_rank": 512)")),
               AllOf(HasSubstr("latent attention"), HasSubstr("not covered yet")));
 }
 
 TEST(HuggingFace, RefusesAMissingSizeAtTheTopLevel) {
-  EXPECT_THAT(error_of(R"({"model_type": "llama", "hidden_size": 256,
+  EXPECT_THAT(hf_error(R"({"model_type": "llama", "hidden_size": 256,
                            "num_attention_heads": 8, "intermediate_size": 640})"),
               HasSubstr("\"num_hidden_layers\" is missing"));
-  EXPECT_THAT(error_of(R"({"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4,
+  EXPECT_THAT(hf_error(R"({"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4,
                            "num_attention_heads": 8})"),
               HasSubstr("\"intermediate_size\" is missing"));
 }
 
 TEST(HuggingFace, RefusesSizesThatDoNotFitEachOther) {
-  EXPECT_THAT(error_of(small("llama", R"("num_key_value_heads": 3)")),
+  EXPECT_THAT(hf_error(small("llama", R"("num_key_value_heads": 3)")),
               AllOf(HasSubstr("num_key_value_heads"), HasSubstr("8 heads"), HasSubstr("3")));
-  EXPECT_THAT(error_of(R"({"model_type": "llama", "hidden_size": 100, "num_hidden_layers": 4,
+  EXPECT_THAT(hf_error(R"({"model_type": "llama", "hidden_size": 100, "num_hidden_layers": 4,
                            "num_attention_heads": 8, "intermediate_size": 640})"),
               AllOf(HasSubstr("hidden_size 100"), HasSubstr("num_attention_heads 8")));
 }

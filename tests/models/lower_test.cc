@@ -59,6 +59,7 @@ Case random_case(std::mt19937& random) {
   p.reshard_after_forward = p.pipeline > 1 || random() % 2 == 0;
   p.recompute = static_cast<Recompute>(random() % 4);
   p.recompute_every = pick({1, 2, 3});
+  p.recompute_layers = p.recompute_every == 1 ? pick({0, 1, 2}) : 0;
   for (const std::string& module : kRecomputeModules) {
     if (random() % 2 == 0) p.recompute_modules.push_back(module);
   }
@@ -66,6 +67,7 @@ Case random_case(std::mt19937& random) {
   p.master = random() % 4 != 0;
   p.gradient_copy = random() % 4 == 0;
   p.fused_attention = random() % 2 == 0;
+  p.document_length = p.fused_attention ? pick({0, 4, 16}) : 0;
   p.dropout = random() % 2 == 0;
   p.clip_gradients = random() % 4 != 0;
   p.optimizer_sync = random() % 2 == 0;
@@ -75,6 +77,9 @@ Case random_case(std::mt19937& random) {
     p.eight_bit.weights = !p.eight_bit.blocks() && random() % 2 == 0;
   }
   p.global_batch = p.micro_batch * p.data * pick({1, 2, 3, 5, 8});
+  p.loss = static_cast<CrossEntropy>(random() % 5);
+  p.score_buffer = p.gather_buffer = random() % 2 == 0;
+  p.deferred_head = pick({0, 1, 4});
   c.text = write_model(c.model).dump() + write_plan(p).dump();
   return c;
 }
@@ -277,6 +282,23 @@ TEST(Lower, LeavesEarlierStagesWithMoreActivations) {
   for (std::size_t stage = 0; stage + 2 < 8; ++stage) {
     EXPECT_GT(activations(stage), activations(stage + 1)) << stage;
   }
+}
+
+TEST(Lower, AttentionStaysWithinADocument) {
+  Plan plan = small_plan(64, 2, 1);
+  plan.document_length = 16;
+  const Job job = lower(transformer(llama_model(2, 32, 4, 2, 96, 128), plan), plan);
+  EXPECT_EQ(verify(job), "");
+  int found = 0;
+  for (const Op& op : job.ops) {
+    const auto* attention = std::get_if<Attention>(&op);
+    if (attention == nullptr) continue;
+    ++found;
+    EXPECT_EQ(attention->batch, 2 * 64 / 16);
+    EXPECT_EQ(attention->queries, 16);
+    EXPECT_EQ(attention->keys, 16);
+  }
+  EXPECT_EQ(found, 2);  // forward and backward
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-Model read(const std::string& text) {
+Model read_plain(const std::string& text) {
   const Document document = parse_json(text, "model.json");
   return read_model(Object(document), "given");
 }
 
-std::string error_of(const std::string& text) {
+std::string model_error(const std::string& text) {
   try {
-    read(text);
+    read_plain(text);
   } catch (const Error& error) {
     return error.what();
   }
@@ -155,7 +155,8 @@ TEST(Presets, ReadBackEqualAfterWriting) {
 // One layer, h = 2, one head of 2, f = 8, V = 3, s = 5, no gate. A token forward: q and o
 // 2 * 2 h q = 16, k and v 4 h kv = 16, MLP 4 h f = 64, attention 4 s q = 40, head 2 h V = 12.
 TEST(ModelFlops, CountTwoAMultiplyAddAndBackwardTwice) {
-  const Model m = read(R"({"style": "gpt", "layers": 1, "hidden": 2, "heads": 1, "vocabulary": 3,
+  const Model m =
+      read_plain(R"({"style": "gpt", "layers": 1, "hidden": 2, "heads": 1, "vocabulary": 3,
                            "positions": 5})");
   EXPECT_EQ(model_flops_per_token(m, 5, false).value, 3 * (16 + 16 + 64 + 40 + 12));
   EXPECT_EQ(model_flops_per_token(m, 5, true).value, 3 * (16 + 16 + 64 + 20 + 12));
@@ -173,7 +174,7 @@ TEST(ModelFlops, OfGpt3FollowTheMegatronFormula) {
 // ---------------------------------------------------------------------------------- preset form
 
 TEST(Preset, OfStyleGptHasBiasesTiedEmbeddingsAndFourTimesTheWidth) {
-  const Model m = read(R"({"style": "gpt", "layers": 2, "hidden": 64, "heads": 4,
+  const Model m = read_plain(R"({"style": "gpt", "layers": 2, "hidden": 64, "heads": 4,
                            "vocabulary": 100, "positions": 32})");
   EXPECT_EQ(m.name, "given");
   EXPECT_EQ(m.ffn, 256);
@@ -187,7 +188,7 @@ TEST(Preset, OfStyleGptHasBiasesTiedEmbeddingsAndFourTimesTheWidth) {
 }
 
 TEST(Preset, OverridesItsStyle) {
-  const Model m = read(R"({"style": "gpt", "layers": 2, "hidden": 64, "heads": 4,
+  const Model m = read_plain(R"({"style": "gpt", "layers": 2, "hidden": 64, "heads": 4,
                            "vocabulary": 100, "positions": 32, "norm": "rms", "dropout": false,
                            "learned_positions": false, "rotary": true, "head_dim": 32,
                            "ffn": 96, "kv_heads": 2})");
@@ -200,41 +201,41 @@ TEST(Preset, OverridesItsStyle) {
 }
 
 TEST(Preset, NeedsAnFfnWhereTheMlpIsGated) {
-  EXPECT_THAT(error_of(R"({"layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
+  EXPECT_THAT(model_error(R"({"layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
                            "positions": 32})"),
               HasSubstr("\"ffn\" is missing"));
 }
 
 TEST(Preset, RefusesAnUnknownKeyWithTheNearest) {
-  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 2, "hiden": 3, "hidden": 64, "heads": 4,
+  EXPECT_THAT(model_error(R"({"style": "gpt", "layers": 2, "hiden": 3, "hidden": 64, "heads": 4,
                            "vocabulary": 100, "positions": 32})"),
               AllOf(HasSubstr("hiden"), HasSubstr("did you mean \"hidden\"")));
 }
 
 TEST(Preset, RefusesSizesThatDoNotFitEachOther) {
   const std::string rest = R"("style": "gpt", "layers": 2, "vocabulary": 100, "positions": 32})";
-  EXPECT_THAT(error_of(R"({"hidden": 65, "heads": 4, )" + rest),
+  EXPECT_THAT(model_error(R"({"hidden": 65, "heads": 4, )" + rest),
               AllOf(HasSubstr("model.json:1: heads"), HasSubstr("65"), HasSubstr("head_dim")));
-  EXPECT_THAT(error_of(R"({"hidden": 64, "heads": 4, "kv_heads": 3, )" + rest),
+  EXPECT_THAT(model_error(R"({"hidden": 64, "heads": 4, "kv_heads": 3, )" + rest),
               HasSubstr("4 heads are not a multiple of 3 key-value heads"));
-  EXPECT_THAT(error_of(R"({"hidden": 64, "heads": 0, )" + rest), HasSubstr("from 1"));
+  EXPECT_THAT(model_error(R"({"hidden": 64, "heads": 0, )" + rest), HasSubstr("from 1"));
 }
 
 TEST(Preset, RefusesWhatWouldOverflow) {
-  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 10001, "hidden": 64, "heads": 4,
+  EXPECT_THAT(model_error(R"({"style": "gpt", "layers": 10001, "hidden": 64, "heads": 4,
                            "vocabulary": 100, "positions": 32})"),
               HasSubstr("from 1 to 10000"));
   // 10,000 layers of 4 * 2^40 + 2 * 2^44: each size is within its limit, the whole is not.
-  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 10000, "hidden": 1048576, "heads": 4,
+  EXPECT_THAT(model_error(R"({"style": "gpt", "layers": 10000, "hidden": 1048576, "heads": 4,
                            "ffn": 16777216, "vocabulary": 100, "positions": 32})"),
               HasSubstr("too many"));
-  EXPECT_THAT(error_of(R"({"style": "gpt", "layers": 1, "hidden": 64, "heads": 65536,
+  EXPECT_THAT(model_error(R"({"style": "gpt", "layers": 1, "hidden": 64, "heads": 65536,
                            "head_dim": 65536, "vocabulary": 100, "positions": 32})"),
               HasSubstr("columns of queries"));
 }
 
 TEST(Preset, TellsAHuggingFaceFileWithoutItsTypeFromAPreset) {
-  EXPECT_THAT(error_of(R"({"hidden_size": 64, "num_hidden_layers": 2})"),
+  EXPECT_THAT(model_error(R"({"hidden_size": 64, "num_hidden_layers": 2})"),
               AllOf(HasSubstr("\"model_type\" is missing"), HasSubstr("llama")));
 }
 

@@ -82,6 +82,25 @@ TEST(Plan, NeedsOnlyASequenceLength) {
   EXPECT_THAT(error_of("{}"), HasSubstr("\"sequence_length\" is missing"));
 }
 
+// Without a mask in memory attention works on each document alone; with one, on all pairs.
+TEST(Plan, PacksSequencesOfDocumentsThatFillThem) {
+  const auto batch = [](const std::string& document, const std::string& more) {
+    return R"({"batch": {"sequence_length": 4096, "micro": 2, "document_length": )" + document +
+           "}" + more + "}";
+  };
+  const Plan plan = read(batch("256", ""));
+  EXPECT_EQ(plan.attended(), 256);
+  EXPECT_EQ(plan.documents(), 2 * 16);
+  const Document written = parse_json(write_plan(plan).dump(), "written");
+  EXPECT_EQ(read_plan(Object(written), llama(), 0), plan);
+  EXPECT_EQ(read(batch("0", "")).documents(), 2);
+  EXPECT_EQ(read(batch("4096", "")).documents(), 2);
+  EXPECT_THAT(error_of(batch("300", "")),
+              AllOf(HasSubstr("batch.document_length"), HasSubstr("256 or 512")));
+  EXPECT_THAT(error_of(batch("8192", "")), HasSubstr("batch.document_length"));
+  EXPECT_THAT(error_of(batch("256", R"(, "attention": "unfused")")), HasSubstr("\"fused\""));
+}
+
 TEST(Plan, TakesDropoutFromTheModel) {
   const std::string text = R"({"batch": {"sequence_length": 64})";
   EXPECT_TRUE(read(text + "}", gpt(32)).dropout);
@@ -110,7 +129,7 @@ TEST(Plan, ReadsEverySection) {
       "precision": {"compute": "fp16", "gradients": "fp16", "master": "fp32", "moments": "bf16",
                     "gradient_copy": "fp32"},
       "attention": "unfused", "dropout": true, "clip_gradients": false,
-      "loss": "in_place", "allocator": {"blas_workspace": "32 MiB"},
+      "loss": "transformer_engine", "allocator": {"blas_workspace": "32 MiB"},
       "host": {"launch": "4 us", "optimizer_sync": true},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
                   "kernel_workspace": "4 MiB"}})");
@@ -132,7 +151,7 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_FALSE(plan.fused_attention || plan.clip_gradients);
   EXPECT_EQ(plan.blas_workspace, Bytes(32 << 20));
   EXPECT_TRUE(plan.weight_gradient_placeholders && plan.gather_buffer);
-  EXPECT_EQ(plan.loss, LossMemory::kInPlace);
+  EXPECT_EQ(plan.loss, CrossEntropy::kTransformerEngine);
   EXPECT_EQ(plan.kernel_workspace, Bytes(4 << 20));
   EXPECT_THAT(plan.order, ElementsAre(Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kPipeline,
                                       Axis::kData, Axis::kReplica));
@@ -141,6 +160,7 @@ TEST(Plan, ReadsEverySection) {
 TEST(Plan, ReadsBackEqualAfterWriting) {
   for (const char* more :
        {R"("dropout": false)", R"("recompute": {"every": 4})", R"("recompute": "full")",
+        R"("recompute": {"layers": 3})",
         R"("recompute": {"modules": ["mlp", "norm"]}, "attention": "unfused")",
         R"("precision": {"compute": "fp32"}, "clip_gradients": false)",
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
@@ -399,6 +419,10 @@ TEST(Plan, ReadsRecomputeAsAWordOrAnObject) {
   const Plan every = read(sections(R"("recompute": {"every": 4})"));
   EXPECT_EQ(every.recompute, Recompute::kFull);
   EXPECT_EQ(every.recompute_every, 4);
+  const Plan first = read(sections(R"("recompute": {"layers": 5})"));
+  EXPECT_EQ(first.recompute, Recompute::kFull);
+  EXPECT_EQ(first.recompute_every, 1);
+  EXPECT_EQ(first.recompute_layers, 5);
   const Plan modules = read(sections(R"("recompute": {"modules": ["norm", "mlp"]})"));
   EXPECT_EQ(modules.recompute, Recompute::kModules);
   EXPECT_THAT(modules.recompute_modules, ElementsAre("norm", "mlp"));
@@ -409,6 +433,10 @@ TEST(Plan, RefusesRecomputeThatSaysNothingOrTooMuch) {
   EXPECT_THAT(error_of(sections(R"("recompute": {})")), HasSubstr("either \"every\""));
   EXPECT_THAT(error_of(sections(R"("recompute": {"every": 2, "modules": ["mlp"]})")),
               HasSubstr("either \"every\""));
+  EXPECT_THAT(error_of(sections(R"("recompute": {"every": 2, "layers": 2})")),
+              HasSubstr("either \"every\""));
+  EXPECT_THAT(error_of(sections(R"("recompute": {"layers": 0})")),
+              HasSubstr("recompute.layers"));
   EXPECT_THAT(error_of(sections(R"("recompute": {"modules": []})")), HasSubstr("names none"));
   EXPECT_THAT(error_of(sections(R"("recompute": {"modules": ["atention"]})")),
               HasSubstr("did you mean \"attention\""));

@@ -11,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-struct Node {
+struct GraphNode {
   Instant release;   // not before
   Duration weight;
   std::vector<std::size_t> before;
@@ -148,7 +148,7 @@ class Graph {
     }
     std::size_t done = 0;
     while (!ready.empty()) {
-      Node& node = nodes_[ready.back()];
+      GraphNode& node = nodes_[ready.back()];
       const std::vector<std::size_t>& next = after[ready.back()];
       ready.pop_back();
       ++done;
@@ -164,7 +164,7 @@ class Graph {
 
   const Job& job_;
   const Prices& prices_;
-  std::vector<Node> nodes_;
+  std::vector<GraphNode> nodes_;
   std::vector<std::vector<std::size_t>> work_;
   std::map<Line, std::vector<std::size_t>> sends_, receives_;
   std::map<std::tuple<int, int, bool, int>, std::size_t> joins_;

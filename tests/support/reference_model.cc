@@ -15,16 +15,16 @@
 namespace stepcast {
 namespace {
 
-struct Node {
+struct Term {
   std::int32_t a = -1, b = -1;
   double da = 0, db = 0;
 };
 
 struct Tape {
   std::vector<double> value;
-  std::vector<Node> node;
+  std::vector<Term> node;
 
-  std::int32_t push(double v, Node n = {}) {
+  std::int32_t push(double v, Term n = {}) {
     value.push_back(v);
     node.push_back(n);
     return static_cast<std::int32_t>(value.size()) - 1;
@@ -55,7 +55,7 @@ struct Tape {
     std::vector<double> adjoint(value.size(), 0.0);
     adjoint[static_cast<std::size_t>(result)] = 1;
     for (auto i = static_cast<std::size_t>(result) + 1; i-- > 0;) {
-      const Node& n = node[i];
+      const Term& n = node[i];
       if (n.a >= 0) adjoint[static_cast<std::size_t>(n.a)] += n.da * adjoint[i];
       if (n.b >= 0) adjoint[static_cast<std::size_t>(n.b)] += n.db * adjoint[i];
     }

@@ -11,7 +11,7 @@
 namespace stepcast {
 namespace {
 
-Bytes peak(const Report& report) {
+Bytes device_peak(const Report& report) {
   Bytes most;
   for (const StageMemory& stage : report.footprint.stages) {
     most = std::max(most, stage.device_total());
@@ -40,7 +40,7 @@ void expect_reproducible(const Advice& advice, const std::vector<std::string>& s
     SCOPED_TRACE(::testing::PrintToString(all));
     const Report again = forecast(small_what_if(all, text)).report;
     EXPECT_EQ(again.timeline.step, suggestion.step);
-    EXPECT_EQ(peak(again), suggestion.peak);
+    EXPECT_EQ(device_peak(again), suggestion.peak);
   }
 }
 
@@ -125,7 +125,7 @@ TEST(Advice, SaysHowFarTheClosestIsIfNothingFits) {
   EXPECT_TRUE(advice.suggestions.empty());
   ASSERT_TRUE(advice.closest);
   EXPECT_GT(advice.closest->peak, now.report.capacity);
-  EXPECT_LT(advice.closest->peak, peak(now.report));
+  EXPECT_LT(advice.closest->peak, device_peak(now.report));
   EXPECT_LE(advice.simulated, 60);
   EXPECT_GT(advice.closest->sets.size(), 1u);
 }

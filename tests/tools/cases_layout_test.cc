@@ -25,7 +25,7 @@ std::vector<std::int64_t> layers(const Case& one) {
   return layers_of_chunks(one.what_if.model, one.what_if.plan);
 }
 
-std::string trouble(const std::vector<std::string>& sets) {
+std::string layout_trouble(const std::vector<std::string>& sets) {
   try {
     case_of(kPipeline, sets);
   } catch (const Error& error) {
@@ -37,7 +37,7 @@ std::string trouble(const std::vector<std::string>& sets) {
 // NVIDIA/Megatron-LM#1304: 30 layers on 4 stages became 4 x 7, and two were lost without a word.
 TEST(CaseMegatron1304, NoLayerIsLost) {
   EXPECT_THAT(layers(case_of(kPipeline)), ElementsAre(8, 8, 7, 7));
-  EXPECT_THAT(trouble({"parallel.stages=[7, 7, 7, 7]"}), ::testing::HasSubstr("30"));
+  EXPECT_THAT(layout_trouble({"parallel.stages=[7, 7, 7, 7]"}), ::testing::HasSubstr("30"));
 }
 
 // deepspeedai/DeepSpeed#5078: 42 layers on 16 stages left two of them without any. 10 x 3 + 6 x 2.

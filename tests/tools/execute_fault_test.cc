@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kTiny =
+const std::string kFaultyRun =
     "configs/tiny-gpt-8xcpu.json --set model.hidden=16 --set batch.sequence_length=8 "
     "--set batch.micro=1 --set batch.global=8 ";
 
@@ -68,7 +68,7 @@ TEST(ProcessFaults, EndTheRunWithOneLineThatNamesRankAndInstruction) {
 
 TEST(ProcessFaults, OfTheQuestionAreSaidOnce) {
   if (!has_mpirun()) GTEST_SKIP() << "no mpirun here";
-  const Outcome outcome = run_shell(kMpirun + "-n 3 " + binary() + "execute " + kTiny +
+  const Outcome outcome = run_shell(kMpirun + "-n 3 " + binary() + "execute " + kFaultyRun +
                                     "--launch mpi --data nowhere.txt 2>&1");
   EXPECT_EQ(outcome.code, 2) << outcome.text;
   const std::vector<std::string> lines = our_lines(outcome.text);
@@ -79,7 +79,7 @@ TEST(ProcessFaults, OfTheQuestionAreSaidOnce) {
 TEST(ExecuteFaults, AMissingDataFileLosesNothing) {
   const std::string kept = ::testing::TempDir() + "kept.json";
   std::ofstream(kept) << "before";
-  const Outcome outcome = run_shell(binary() + "execute " + kTiny +
+  const Outcome outcome = run_shell(binary() + "execute " + kFaultyRun +
                                     "--steps 2 --data nowhere.txt " + "--json '" + kept + "' 2>&1");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.text, "stepcast: nowhere.txt: there is no such file\n");
@@ -88,7 +88,7 @@ TEST(ExecuteFaults, AMissingDataFileLosesNothing) {
 
 // What cannot be written to the disk is written to stdout.
 TEST(ExecuteFaults, AFullDiskLosesNothing) {
-  const std::string command = binary() + "execute " + kTiny + "--steps 2 --json /dev/full ";
+  const std::string command = binary() + "execute " + kFaultyRun + "--steps 2 --json /dev/full ";
   const Outcome errors = run_shell(command + "2>&1 >/dev/null");
   EXPECT_EQ(errors.code, 2);
   EXPECT_EQ(errors.text,
@@ -98,7 +98,7 @@ TEST(ExecuteFaults, AFullDiskLosesNothing) {
   EXPECT_THAT(output.text, HasSubstr("  step       loss    seconds\n"));
   EXPECT_THAT(output.text, HasSubstr("\"format\": \"stepcast.report/1\""));
   EXPECT_THAT(output.text, HasSubstr("\"losses\": ["));
-  const Outcome full = run_shell(binary() + "execute " + kTiny + "--steps 2 2>&1 >/dev/full");
+  const Outcome full = run_shell(binary() + "execute " + kFaultyRun + "--steps 2 2>&1 >/dev/full");
   EXPECT_EQ(full.code, 2);
   EXPECT_THAT(full.text, HasSubstr("stdout: cannot write"));
 }
@@ -106,7 +106,7 @@ TEST(ExecuteFaults, AFullDiskLosesNothing) {
 // Found before the first step, not after the last.
 TEST(ExecuteFaults, AFolderThatIsNotThereIsFoundFirst) {
   const Outcome outcome =
-      run_shell(binary() + "execute " + kTiny + "--steps 1000000 --json nowhere/x.json 2>&1");
+      run_shell(binary() + "execute " + kFaultyRun + "--steps 1000000 --json nowhere/x.json 2>&1");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.text, HasSubstr("nowhere/x.json: cannot write: "));
   EXPECT_EQ(our_lines(outcome.text).size(), 1u);

@@ -84,10 +84,11 @@ TEST(Fields, ThatAResolvedWhatIfSaysOtherwiseAreReadToo) {
                        {"cluster.source", "s"}, {"cluster.description", "d"}})
                 .model.layers, 2);
   EXPECT_EQ(read_with({{"recompute.every", "2"}}).plan.recompute_every, 2);
+  EXPECT_EQ(read_with({{"recompute.layers", "1"}}).plan.recompute_layers, 1);
   EXPECT_EQ(read_with({{"recompute.modules", "[\"norm\"]"}}).plan.recompute_modules.size(), 1u);
   std::set<std::string> expected = {"model.style",       "model.source",    "model.description",
                                     "cluster.source",    "cluster.description",
-                                    "recompute.every",   "recompute.modules"};
+                                    "recompute.every",   "recompute.layers", "recompute.modules"};
   for (const Field& field : what_if_fields()) {
     if (field.resolved) continue;
     EXPECT_EQ(expected.erase(std::string(field.path)), 1u) << field.path;

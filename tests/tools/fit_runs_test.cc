@@ -3,17 +3,13 @@
 #include <gmock/gmock.h>
 
 #include "sim/base/error.h"
+#include "tests/support/shipped.h"
 #include "tools/devices.h"
 #include "tools/files.h"
 #include "tools/validate_runs.h"
 
 namespace stepcast {
 namespace {
-
-const Shipped& shipped() {
-  static const Shipped all = read_shipped();
-  return all;
-}
 
 Device device() { return load_device(find_config("devices", "h100-sxm", "test")); }
 

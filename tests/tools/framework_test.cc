@@ -26,7 +26,7 @@ Json filled(const char* text) {
   return what_if;
 }
 
-std::string refusal(const std::string& path, const std::string& value) {
+std::string framework_refusal(const std::string& path, const std::string& value) {
   Document document = parse_json(kText, "f.json");
   set_value(document, path, value);
   try {
@@ -57,13 +57,14 @@ TEST(Framework, LetsRulesGoBeforeDefaultsAndTheWhatIfBeforeBoth) {
 }
 
 TEST(Framework, SaysWhatIsWrongWithAFile) {
-  EXPECT_THAT(refusal("default", "{}"), HasSubstr("did you mean \"defaults\""));
-  EXPECT_THAT(refusal("until", "October"), HasSubstr("must be a month"));
-  EXPECT_THAT(refusal("defaults.dropout", "false"), HasSubstr("where dropout comes from"));
-  EXPECT_THAT(refusal("sources.dropout", "x"), HasSubstr("dropout is not set here"));
-  EXPECT_THAT(refusal("rules.0.is", "{}"), HasSubstr("needs a condition"));
-  EXPECT_THAT(refusal("rules.1.set", "{}"), HasSubstr("something to set"));
-  EXPECT_THAT(refusal("published_as", "[7]"), HasSubstr("must list words"));
+  EXPECT_THAT(framework_refusal("default", "{}"), HasSubstr("did you mean \"defaults\""));
+  EXPECT_THAT(framework_refusal("until", "October"), HasSubstr("must be a month"));
+  EXPECT_THAT(framework_refusal("defaults.dropout", "false"),
+              HasSubstr("where dropout comes from"));
+  EXPECT_THAT(framework_refusal("sources.dropout", "x"), HasSubstr("dropout is not set here"));
+  EXPECT_THAT(framework_refusal("rules.0.is", "{}"), HasSubstr("needs a condition"));
+  EXPECT_THAT(framework_refusal("rules.1.set", "{}"), HasSubstr("something to set"));
+  EXPECT_THAT(framework_refusal("published_as", "[7]"), HasSubstr("must list words"));
 }
 
 // The longest name wins, then the first that is not over.

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-Device device(const std::string& name) {
+Device topology_device(const std::string& name) {
   const std::string path = find_config("devices", name, "test");
   return read_device(parse_json(read_file(path), path));
 }
@@ -77,7 +77,7 @@ Read read(Reader reader, const std::string& text, const std::string& name) {
   try {
     const FoundTopology topology = reader(text, "x");
     std::vector<std::string> words;
-    const Device of = device(name.empty() ? device_of_topology(topology, "x") : name);
+    const Device of = topology_device(name.empty() ? device_of_topology(topology, "x") : name);
     result.cluster = topology_cluster(topology, of, "x", words);
     result.cluster["device"] = of.name;
     result.words = fmt::format("{}", ::testing::PrintToString(words));

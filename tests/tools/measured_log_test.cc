@@ -33,7 +33,7 @@ std::string megatron(int iteration, const std::string& milliseconds, int batch =
          "nan iterations: 0 |\n";
 }
 
-std::string refusal(const std::string& text) {
+std::string log_refusal(const std::string& text) {
   try {
     std::string copy = text;
     const MeasuredForm form = recognise(copy, "a.txt");
@@ -84,7 +84,7 @@ TEST(MeasuredLog, SkipsIterationsThatAreNoNumber) {
                                 megatron(4, "-5") + megatron(5, "2000"));
   EXPECT_THAT(log.durations, ElementsAre(2.0));
   EXPECT_THAT(log.notes, Contains(HasSubstr("3 lines whose time is no number above 0")));
-  EXPECT_THAT(refusal(megatron(1, "nan")), HasSubstr("nothing that compare can read"));
+  EXPECT_THAT(log_refusal(megatron(1, "nan")), HasSubstr("nothing that compare can read"));
 }
 
 TEST(MeasuredLog, TakesTheMedianOfASeveralTimesToldStep) {
@@ -156,33 +156,33 @@ TEST(MeasuredLog, ReadsGoldenValuesOfTheLastRank) {
   EXPECT_EQ(golden.peaks[0].rank, kRankLast);
   EXPECT_EQ(golden.peaks[0].allocated, 3000.0);
   EXPECT_THAT(golden.notes, Contains(HasSubstr("1 steps without a time")));
-  EXPECT_THAT(refusal(R"({"iteration-time": {"values": {"1": "nan"}}})"),
+  EXPECT_THAT(log_refusal(R"({"iteration-time": {"values": {"1": "nan"}}})"),
               AllOf(HasSubstr("a.txt:1"), HasSubstr("iteration-time: has no time")));
-  EXPECT_THAT(refusal(R"({"iteration-time": 3})"), HasSubstr("iteration-time"));
-  EXPECT_THAT(refusal(R"({"iteration-time": {"values": {"one": 1}}})"),
+  EXPECT_THAT(log_refusal(R"({"iteration-time": 3})"), HasSubstr("iteration-time"));
+  EXPECT_THAT(log_refusal(R"({"iteration-time": {"values": {"one": 1}}})"),
               HasSubstr("no step number"));
 }
 
 TEST(MeasuredLog, SaysWhatIsUnderstoodWhereItRecognisesNothing) {
   for (const std::string text : {"", " \n ", "hello\n", "{\"a\": 1}", "[]", "[1, 2]",
                                  "\x01\x02\x03", "tps: 5\n", "iteration 1/ 2 | lm loss: 3\n"}) {
-    EXPECT_THAT(refusal(text), AllOf(HasSubstr("a.txt: is "), HasSubstr("torchtitan"),
-                                     HasSubstr("golden values"), HasSubstr("profiler")))
+    EXPECT_THAT(log_refusal(text), AllOf(HasSubstr("a.txt: is "), HasSubstr("torchtitan"),
+                                         HasSubstr("golden values"), HasSubstr("profiler")))
         << text;
   }
-  EXPECT_THAT(refusal("{\"a\": "), HasSubstr("a.txt:1: is no valid JSON"));
+  EXPECT_THAT(log_refusal("{\"a\": "), HasSubstr("a.txt:1: is no valid JSON"));
 }
 
 // Every cut of a log, and every byte of it made another: an answer or an Error, never more.
 TEST(MeasuredLog, SurvivesDamage) {
   const std::string whole = "\x1B[3" + megatron(1, "9000.0") + megatron(2, "2000.5") +
                             "[Rank 0] memory (MB) | max allocated: 20.0\n";
-  for (std::size_t i = 0; i <= whole.size(); ++i) refusal(whole.substr(0, i));
+  for (std::size_t i = 0; i <= whole.size(); ++i) log_refusal(whole.substr(0, i));
   for (std::size_t i = 0; i < whole.size(); ++i) {
     for (const char c : {'\0', '\n', '\x1B', '\xFF', '9', '/'}) {
       std::string other = whole;
       other[i] = c;
-      refusal(other);
+      log_refusal(other);
     }
   }
 }

@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-constexpr double kTiny = 1e-12;
+constexpr double kPicosecond = 1e-12;
 
 std::string event(const std::string& category, const std::string& name, int process, double begin,
                   double length, const std::string& args = "") {
@@ -53,7 +53,7 @@ std::string trace_text(const std::vector<std::string>& events, int rank = 0, int
 
 TraceFile read(std::string text) { return read_trace(text, "trace.json"); }
 
-std::string refusal(std::string text) {
+std::string trace_refusal(std::string text) {
   try {
     const MeasuredForm form = recognise(text, "trace.json");
     read_measured({{"trace.json", text, form}});
@@ -84,14 +84,14 @@ TEST(MeasuredTrace, TellsTransferSkewExposureAndIdlenessApart) {
   const Mesh mesh = data_pair();
   const std::vector<PlacedRank> ranks = placed_ranks({rank(0, 5), rank(1, 10)}, mesh);
   const StepParts parts = step_parts(ranks, mesh, stages_of(ranks, mesh), 0);
-  EXPECT_NEAR(parts.step, 25e-6, kTiny);
-  EXPECT_NEAR(parts.kernels[static_cast<std::size_t>(KernelKind::kGemm)], 10e-6, kTiny);
-  EXPECT_NEAR(parts.transfer.at("data"), 10e-6, kTiny);
-  EXPECT_NEAR(parts.skew.at("data"), 2.5e-6, kTiny);
-  EXPECT_NEAR(parts.exposed.at("data"), 10e-6, kTiny);
-  EXPECT_NEAR(parts.idle, 5e-6, kTiny);
+  EXPECT_NEAR(parts.step, 25e-6, kPicosecond);
+  EXPECT_NEAR(parts.kernels[static_cast<std::size_t>(KernelKind::kGemm)], 10e-6, kPicosecond);
+  EXPECT_NEAR(parts.transfer.at("data"), 10e-6, kPicosecond);
+  EXPECT_NEAR(parts.skew.at("data"), 2.5e-6, kPicosecond);
+  EXPECT_NEAR(parts.exposed.at("data"), 10e-6, kPicosecond);
+  EXPECT_NEAR(parts.idle, 5e-6, kPicosecond);
   const StepParts alone = step_parts({ranks[0]}, mesh, {0}, 0);
-  EXPECT_NEAR(alone.transfer.at("data"), 15e-6, kTiny);
+  EXPECT_NEAR(alone.transfer.at("data"), 15e-6, kPicosecond);
   EXPECT_THAT(alone.skew, IsEmpty());
 }
 
@@ -177,16 +177,18 @@ TEST(MeasuredTrace, ToleratesRawControlCharactersAndNamesThePlaceOfOtherFaults) 
   const std::string good =
       trace_text({step(1, 0, 9), event("kernel", "a\tb\x01 gemm\nx", 0, 1, 2)});
   EXPECT_EQ(read(good).ranks.at(0).kernels.at(0).kind, KernelKind::kGemm);
-  EXPECT_EQ(refusal(good), "no error");
+  EXPECT_EQ(trace_refusal(good), "no error");
   std::string bad = trace_text({step(1, 0, 9), event("kernel", "gemm", 0, 1, 2)});
   bad.replace(bad.find("},\n"), 1, "] ");
-  EXPECT_THAT(refusal(bad), AllOf(HasSubstr("trace.json:"), HasSubstr("no valid JSON (byte ")));
+  EXPECT_THAT(trace_refusal(bad),
+              AllOf(HasSubstr("trace.json:"), HasSubstr("no valid JSON (byte ")));
 }
 
 TEST(MeasuredTrace, SaysWhatATraceLacks) {
-  EXPECT_THAT(refusal(trace_text({event("kernel", "gemm", 0, 1, 2)})), HasSubstr("marks no step"));
-  EXPECT_THAT(refusal(trace_text({step(1, 0, 9)})), HasSubstr("has no kernel"));
-  EXPECT_THAT(refusal(trace_text({})), HasSubstr("marks no step"));
+  EXPECT_THAT(trace_refusal(trace_text({event("kernel", "gemm", 0, 1, 2)})),
+              HasSubstr("marks no step"));
+  EXPECT_THAT(trace_refusal(trace_text({step(1, 0, 9)})), HasSubstr("has no kernel"));
+  EXPECT_THAT(trace_refusal(trace_text({})), HasSubstr("marks no step"));
 }
 
 // Cut anywhere, and with any byte made another: an answer or an Error, never more.
@@ -195,13 +197,13 @@ TEST(MeasuredTrace, SurvivesDamage) {
       {step(1, 0, 25), event("kernel", "gemm", 0, 1e300, 10), reduction(5, 9, kPair),
        event("kernel", "gemm", 0, 0, 10, R"("correlation": 1e40, "op": "gemm nonsense")"),
        R"({"ph": 3, "args": [1, {"a": null}], "pid": "Spans", "ts": "x"})", "7", "null"});
-  EXPECT_EQ(refusal(whole), "no error");
-  for (std::size_t i = 0; i < whole.size(); ++i) refusal(whole.substr(0, i));
+  EXPECT_EQ(trace_refusal(whole), "no error");
+  for (std::size_t i = 0; i < whole.size(); ++i) trace_refusal(whole.substr(0, i));
   for (std::size_t i = 0; i < whole.size(); ++i) {
     for (const char c : {'\0', '"', '{', ']', '\\', '\xFF', '9'}) {
       std::string other = whole;
       other[i] = c;
-      refusal(other);
+      trace_refusal(other);
     }
   }
 }

@@ -134,7 +134,7 @@ std::string file_with(const std::string& shared, const std::string& columns,
          "\n]}\n";
 }
 
-std::string trouble(const std::string& text) {
+std::string published_trouble(const std::string& text) {
   try {
     read_published(text, "g.json");
   } catch (const Error& error) {
@@ -144,31 +144,33 @@ std::string trouble(const std::string& text) {
 }
 
 TEST(Published, NamesTheLineAndTheFactOfATrouble) {
-  EXPECT_EQ(trouble(file_with("", "", R"(["r", 1])")), "");
-  EXPECT_THAT(trouble(file_with("", "", "[\"r\", 1],\n[\"s\", -1]")),
+  EXPECT_EQ(published_trouble(file_with("", "", R"(["r", 1])")), "");
+  EXPECT_THAT(published_trouble(file_with("", "", "[\"r\", 1],\n[\"s\", -1]")),
               HasSubstr("g.json:6: rows: \"measured.step_time_s\" must be a number above 0"));
-  EXPECT_THAT(trouble(file_with("", ", \"model.layer\"", R"(["r", 1, 2])")),
+  EXPECT_THAT(published_trouble(file_with("", ", \"model.layer\"", R"(["r", 1, 2])")),
               HasSubstr("g.json:3: columns: \"model.layer\" is no fact of a run (did you mean "
                         "\"model.layers\"?)"));
-  EXPECT_THAT(trouble(file_with(", \"model.hidden\": \"x\"", "", R"(["r", 1])")),
+  EXPECT_THAT(published_trouble(file_with(", \"model.hidden\": \"x\"", "", R"(["r", 1])")),
               HasSubstr("\"model.hidden\" must be a whole number"));
-  EXPECT_THAT(trouble(file_with("", "", R"(["r"])")), HasSubstr("a list of 2 values"));
-  EXPECT_THAT(trouble(file_with("", ", \"id\"", R"(["r", 1, "s"])")), HasSubstr("told twice"));
-  EXPECT_THAT(trouble(file_with("", "", R"(["r", 1, {"parallel.tp": 2}])")),
+  EXPECT_THAT(published_trouble(file_with("", "", R"(["r"])")), HasSubstr("a list of 2 values"));
+  EXPECT_THAT(published_trouble(file_with("", ", \"id\"", R"(["r", 1, "s"])")),
+              HasSubstr("told twice"));
+  EXPECT_THAT(published_trouble(file_with("", "", R"(["r", 1, {"parallel.tp": 2}])")),
               HasSubstr("\"parallel.tp\" is told twice"));
-  EXPECT_THAT(trouble(file_with("", "", R"(["r", 1, {"notes": "many words"}])")),
+  EXPECT_THAT(published_trouble(file_with("", "", R"(["r", 1, {"notes": "many words"}])")),
               HasSubstr("\"notes\" may hold"));
-  EXPECT_THAT(
-      trouble(file_with("", "", R"(["r", 1, {"software.extra.a": 1, "software.extra.a.b": 2}])")),
-      HasSubstr("\"software.extra.a.b\" lies within another fact"));
+  EXPECT_THAT(published_trouble(file_with(
+                  "", "", R"(["r", 1, {"software.extra.a": 1, "software.extra.a.b": 2}])")),
+              HasSubstr("\"software.extra.a.b\" lies within another fact"));
 }
 
 TEST(Published, RefusesARowThatSaysTooLittle) {
-  EXPECT_THAT(trouble(file_with("", "", R"([null, 1])")), HasSubstr("\"id\" is missing"));
-  EXPECT_THAT(trouble(file_with("", "", R"(["r", null])")), HasSubstr("nothing is measured"));
-  EXPECT_THAT(trouble(file_with("", "", R"(["r", 1, {"trust": 3}])")),
+  EXPECT_THAT(published_trouble(file_with("", "", R"([null, 1])")), HasSubstr("\"id\" is missing"));
+  EXPECT_THAT(published_trouble(file_with("", "", R"(["r", null])")),
+              HasSubstr("nothing is measured"));
+  EXPECT_THAT(published_trouble(file_with("", "", R"(["r", 1, {"trust": 3}])")),
               HasSubstr("no evidence: its source is not trusted"));
-  EXPECT_THAT(trouble(file_with("", "", "[\"r\", 1],\n[\"r\", 2]")),
+  EXPECT_THAT(published_trouble(file_with("", "", "[\"r\", 1],\n[\"r\", 2]")),
               HasSubstr("g.json:6: the id \"r\" stands at g.json:5 too"));
 }
 

@@ -147,10 +147,14 @@ TEST(Table, ShowsOfManyStagesTheFirstTheLastAndTheFullest) {
 }
 
 TEST(Table, StaysWithinItsColumnsForTheShippedExamples) {
-  for (const char* name : {"llama3.1-70b-1024xh100", "gpt3-175b-1024xa100",
-                           "llama3.1-405b-16384xh100", "llama3.1-8b-8xh100-fsdp", "gpt2-1xa100"}) {
+  // What would make GPT-3 faster is some twenty simulations of all its micro-batches: a quarter.
+  const std::vector<std::string> as_it_is, quarter = {"batch.global=384"};
+  for (const auto& [name, sets] :
+       {std::pair("llama3.1-70b-1024xh100", as_it_is), std::pair("gpt3-175b-1024xa100", quarter),
+        std::pair("llama3.1-405b-16384xh100", as_it_is),
+        std::pair("llama3.1-8b-8xh100-fsdp", as_it_is), std::pair("gpt2-1xa100", as_it_is)}) {
     SCOPED_TRACE(name);
-    const WhatIf what_if = read_what_if(config_directory() + "/" + name + ".json", {});
+    const WhatIf what_if = read_what_if(config_directory() + "/" + name + ".json", sets);
     const Told it = told(what_if, true);
     expect_plain_text(it.text);
     EXPECT_THAT(it.text, AnyOf(HasSubstr("Fits: "), HasSubstr("DOES NOT FIT: ")));

@@ -5,15 +5,11 @@
 
 #include "sim/base/error.h"
 #include "sim/network/network.h"
+#include "tests/support/shipped_device.h"
 #include "tools/files.h"
 
 namespace stepcast {
 namespace {
-
-Device h100() {
-  const std::string path = find_config("devices", "h100-sxm", "test");
-  return read_device(parse_json(read_file(path), path));
-}
 
 TEST(Time, ReadsTheOpFromItsArguments) {
   TimeArguments gemm;
@@ -39,7 +35,7 @@ TEST(Time, ReadsTheOpFromItsArguments) {
 
 // What it prints is what the simulator charges: the same functions.
 TEST(Time, GivesWhatTheForecastUses) {
-  const Device device = h100();
+  const Device device = shipped_device("h100-sxm");
   const Op op = Gemm{8192, 8192, 8192, 1, GemmRole::kForward, Dtype::kBf16, Dtype::kBf16, false,
                      false};
   const KernelTime kernel = time_kernel(op, device);

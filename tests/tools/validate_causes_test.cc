@@ -16,7 +16,7 @@ std::vector<MissCause> causes(const std::string& list) {
       parse_json(R"({"format": "stepcast.causes/1", "causes": [)" + list + "]}", "causes.json"));
 }
 
-std::string trouble(const std::string& list) {
+std::string causes_trouble(const std::string& list) {
   try {
     causes(list);
   } catch (const Error& error) {
@@ -39,12 +39,12 @@ ValidationRow run(double predicted) {
   return row;
 }
 
-const Json kRow = {{"software", {{"framework", "MaxText 2024"}}}, {"parallel", {{"tp", 4}}}};
+const Json kCausesRow = {{"software", {{"framework", "MaxText 2024"}}}, {"parallel", {{"tp", 4}}}};
 
 std::string cause(const std::string& conditions, double predicted = 0.5,
                   const std::string& more = "") {
   return cause_of(
-      kRow, run(predicted),
+      kCausesRow, run(predicted),
       causes(R"({"name": "it", "why": "so", "when": [)" + conditions + "]" + more + "}"));
 }
 
@@ -75,15 +75,15 @@ TEST(Causes, GoToTheFirstThatFits) {
   const std::vector<MissCause> two = causes(R"(
       {"name": "first", "why": "", "when": [{"fact": "gpu", "is": ["H100"]}]},
       {"name": "second", "why": "", "when": [{"fact": "gpu", "is": ["H100"]}]})");
-  EXPECT_EQ(cause_of(kRow, run(2), two), "first");
+  EXPECT_EQ(cause_of(kCausesRow, run(2), two), "first");
 }
 
 TEST(Causes, NameWhatIsWrongInTheirFile) {
-  EXPECT_THAT(trouble(R"({"name": "a", "why": "", "when": []})"), HasSubstr("when"));
-  EXPECT_THAT(trouble(R"({"name": "a", "why": "", "when": [{"fact": "gpu"}]})"),
+  EXPECT_THAT(causes_trouble(R"({"name": "a", "why": "", "when": []})"), HasSubstr("when"));
+  EXPECT_THAT(causes_trouble(R"({"name": "a", "why": "", "when": [{"fact": "gpu"}]})"),
               HasSubstr("needs one test"));
-  EXPECT_THAT(trouble(R"({"name": "a", "why": "", "whne": []})"), HasSubstr("when"));
-  EXPECT_THAT(trouble(R"({"name": "a", "why": "", "forecast": "wrong", "when": []})"),
+  EXPECT_THAT(causes_trouble(R"({"name": "a", "why": "", "whne": []})"), HasSubstr("when"));
+  EXPECT_THAT(causes_trouble(R"({"name": "a", "why": "", "forecast": "wrong", "when": []})"),
               HasSubstr("forecast"));
 }
 

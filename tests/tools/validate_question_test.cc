@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "sim/base/error.h"
+#include "tests/support/shipped.h"
 #include "tools/validate_device.h"
 #include "tools/whatif.h"
 
@@ -13,11 +14,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-const Shipped& shipped() {
-  static const Shipped all = read_shipped();
-  return all;
-}
 
 // A run in which everything that the mapping asks for is stated.
 Json whole_row() {
@@ -52,7 +48,7 @@ Json without(const std::string& section, const std::string& key) {
 
 RunQuestion ask(const Json& row) { return run_question(row, shipped()); }
 
-std::string refusal(const Json& row) {
+std::string row_refusal(const Json& row) {
   try {
     ask(row);
   } catch (const Error& error) {
@@ -205,7 +201,7 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   const Plan engine = plan(row);
   EXPECT_TRUE(engine.weight_gradient_placeholders && engine.gather_buffer);
   EXPECT_EQ(engine.kernel_workspace, Bytes(32 << 20));
-  EXPECT_EQ(engine.loss, LossMemory::kSeparate);
+  EXPECT_EQ(engine.loss, CrossEntropy::kMegatron);
   EXPECT_EQ(engine.blas_workspace, std::nullopt);
   row["hardware"]["gpu"] = "A100-80GB-SXM";
   EXPECT_EQ(plan(row).kernel_workspace, Bytes(4 << 20));
@@ -213,11 +209,40 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   EXPECT_FALSE(plan(row).gather_buffer || plan(row).weight_gradient_placeholders);
   EXPECT_FALSE(flag("no-gradient-accumulation-fusion", "true").weight_gradient_placeholders);
   EXPECT_EQ(flag("transformer-impl", "local").kernel_workspace, Bytes(0));
+  EXPECT_TRUE(flag("transformer-impl", "local").score_buffer && !engine.score_buffer);
+  EXPECT_EQ(engine.deferred_head, 0);
+  EXPECT_EQ(flag("defer-embedding-wgrad-compute", "true").deferred_head, INT32_MAX);
   EXPECT_EQ(flag("deterministic-mode", "true").blas_workspace, Bytes(32 << 20));
-  EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, LossMemory::kCopied);
+  EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, CrossEntropy::kMegatronFused);
   row = with("software.extra.flags.cross-entropy-loss-fusion", "true");
   row["software"]["extra"]["flags"]["cross-entropy-fusion-impl"] = "te";
-  EXPECT_EQ(plan(row).loss, LossMemory::kInPlace);
+  EXPECT_EQ(plan(row).loss, CrossEntropy::kTransformerEngine);
+}
+
+TEST(RunQuestion, PacksSequencesOfDocuments) {
+  EXPECT_EQ(read(ask(with("model.extra.document_length", "256"))).plan.documents(), 8192 / 256);
+  EXPECT_FALSE(ask(whole_row()).what_if.at("batch").contains("document_length"));
+  EXPECT_TRUE(read(ask(with("model.extra.dropout", "true"))).plan.dropout);
+}
+
+// NeMo by the month of its release, and Megatron-Bridge, whose name is the longer one.
+TEST(RunQuestion, TakesARecipesFrameworkByItsRelease) {
+  Json row = whole_row();
+  row["software"]["precision"] = "fp8";
+  row["software"]["attention_impl"] = nullptr;
+  row["software"]["framework"] = "NeMo/Megatron-Core";
+  row["software"]["extra"]["release"] = "24.05";
+  const WhatIf launcher = read(ask(row));
+  EXPECT_EQ(launcher.resolved.at("framework"), "nemo-launcher");
+  EXPECT_EQ(launcher.resolved.at("attention_kernel"), "flash2");
+  EXPECT_FALSE(launcher.plan.eight_bit.weights);
+  row["software"]["extra"]["release"] = "24.09";
+  const WhatIf recipe = read(ask(row));
+  EXPECT_EQ(recipe.resolved.at("framework"), "nemo");
+  EXPECT_TRUE(recipe.plan.eight_bit.weights);
+  EXPECT_EQ(recipe.plan.gradients, Dtype::kBf16);
+  row["software"]["framework"] = "Megatron-Bridge NeMo 25.11 container";
+  EXPECT_EQ(read(ask(row)).plan.loss, LossMemory::kInPlace);
 }
 
 TEST(RunQuestion, ReadsTheWordsForRecomputation) {
@@ -231,10 +256,15 @@ TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   EXPECT_EQ(recompute("selective (core_attn)"), "selective");
   EXPECT_EQ(recompute("per-op:layernorm,mlp"), Json({{"modules", {"norm", "mlp"}}}));
   EXPECT_EQ(recompute("selective:[layernorm norm]"), Json({{"modules", {"norm"}}}));
-  EXPECT_THAT(refusal(with("recompute", "\"per-op:moe_act\"")), HasSubstr("module moe_act"));
-  EXPECT_THAT(refusal(with("recompute", "\"full:block:2\"")), HasSubstr("full:block:2"));
-  EXPECT_THAT(refusal(with("recompute", "\"sometimes\"")), HasSubstr("sometimes"));
-  EXPECT_THAT(refusal(with("recompute", "7")), HasSubstr("must be text"));
+  EXPECT_THAT(row_refusal(with("recompute", "\"per-op:moe_act\"")), HasSubstr("module moe_act"));
+  EXPECT_EQ(recompute("full:block:2"), Json({{"layers", 2}}));
+  EXPECT_EQ(recompute("per-op:up,projection"), Json({{"modules", {"up", "projection"}}}));
+  Json recipe = with("software.extra.recipe.recompute_num_layers", "5");
+  recipe["recompute"] = "full";
+  EXPECT_EQ(ask(recipe).what_if.at("recompute"), Json({{"layers", 5}}));
+  EXPECT_THAT(row_refusal(with("recompute", "\"full:block:x\"")), HasSubstr("full:block:x"));
+  EXPECT_THAT(row_refusal(with("recompute", "\"sometimes\"")), HasSubstr("sometimes"));
+  EXPECT_THAT(row_refusal(with("recompute", "7")), HasSubstr("must be text"));
 }
 
 TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
@@ -245,7 +275,7 @@ TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
   row["parallel"].erase("virtual_pp");
   EXPECT_EQ(read(ask(row)).plan.virtual_stages, 2);
   EXPECT_THAT(ask(row).assumed, Contains("virtual_pp (2)"));
-  EXPECT_THAT(refusal(with("parallel.schedule", "zbv")), HasSubstr("zbv is not built"));
+  EXPECT_THAT(row_refusal(with("parallel.schedule", "zbv")), HasSubstr("zbv is not built"));
   // 29 layers do not fill 2 x 4 chunks evenly; 33 on two stages are 17 and 16. 30 do with embedding
   // and loss, one layer each.
   row["parallel"]["virtual_pp"] = 4;
@@ -257,14 +287,21 @@ TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
   EXPECT_THAT(ask(with("model.layers", "33")).assumed, Contains("stages (even)"));
 }
 
-// Embedding and loss count as a layer each (Megatron-LM's flags): (30 + 2) / 2 = 16 a stage.
+// Embedding and loss count as a layer each (Megatron-LM's flags): (30 + 2) / 2 = 16 a stage; with
+// two virtual stages (30 + 2) / 4 = 8 a chunk.
 TEST(RunQuestion, GivesTheEndsOfThePipelineWhatTheyAreStatedToHave) {
   Json row = with("model.layers", "30");
   row["software"]["extra"]["flags"] = {{"account-for-embedding-in-pipeline-split", true},
                                        {"account-for-loss-in-pipeline-split", true}};
   EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(15, 15));
+  row["parallel"]["virtual_pp"] = 2;
+  row["parallel"]["schedule"] = "interleaved-1f1b";
+  EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(7, 8, 8, 7));
+  row["model"]["layers"] = 28;
+  EXPECT_THAT(row_refusal(row), HasSubstr("uneven"));
+  row = with("model.layers", "30");
   row["software"]["extra"]["flags"] = {{"decoder-first-pipeline-num-layers", 12}};
-  EXPECT_THAT(refusal(row), HasSubstr("uneven"));
+  EXPECT_THAT(row_refusal(row), HasSubstr("uneven"));
   row["software"]["extra"]["flags"]["decoder-last-pipeline-num-layers"] = 18;
   EXPECT_THAT(read(ask(row)).plan.stages, ::testing::ElementsAre(12, 18));
 }
@@ -284,7 +321,7 @@ TEST(RunQuestion, ReadsHowDataParallelRanksShard) {
   EXPECT_FALSE(sharding("SHARD_GRAD_OP").reshard_after_forward);
   EXPECT_EQ(sharding("SHARD_GRAD_OP").zero, 3);
   EXPECT_EQ(read(ask(with("parallel.zero_stage", "0"))).plan.zero, 0);
-  EXPECT_THAT(refusal(with("parallel.zero_stage", "two")), HasSubstr("parallel.zero_stage"));
+  EXPECT_THAT(row_refusal(with("parallel.zero_stage", "two")), HasSubstr("parallel.zero_stage"));
 }
 
 TEST(RunQuestion, TakesTheScalingOf8BitProductsFromTheirName) {
@@ -323,47 +360,50 @@ TEST(RunQuestion, TakesARackOfTraysForOneBox) {
 }
 
 TEST(RunQuestion, SaysWhatItDoesNotCover) {
-  EXPECT_THAT(refusal(with("parallel.cp", "2")), HasSubstr("context parallelism"));
-  EXPECT_THAT(refusal(with("parallel.ep", "8")), HasSubstr("expert parallelism"));
-  EXPECT_THAT(refusal(with("model.experts", "8")), HasSubstr("mixture of experts"));
-  EXPECT_THAT(refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
-  EXPECT_THAT(refusal(with("model.extra.attention", "MLA")), HasSubstr("latent"));
-  EXPECT_THAT(refusal(with("software.precision", "NVFP4")), HasSubstr("4-bit"));
-  EXPECT_THAT(refusal(with("software.precision", "posit16")), HasSubstr("posit16"));
-  EXPECT_THAT(refusal(with("offload.layers", "20")), HasSubstr("offload"));
-  EXPECT_EQ(refusal(with("offload.activations_cpu", "false")), "");
-  EXPECT_THAT(refusal(with("id", "x-lora-1")), HasSubstr("adapters"));
-  EXPECT_THAT(refusal(with("hardware.gpu", "TPU v5p")), HasSubstr("no device is shipped for TPU"));
-  EXPECT_THAT(refusal(with("hardware.gpu", "H800")), HasSubstr("links of H800"));
-  EXPECT_THAT(refusal(with("hardware.intra_node_link", "PCIe 4")), HasSubstr("PCIe"));
-  EXPECT_THAT(refusal(with("hardware.gpus_total", "24")), HasSubstr("are not the 24 GPUs"));
-  EXPECT_THAT(refusal(with("hardware.gpus_per_node", "12")), HasSubstr("do not fill nodes of 12"));
-  EXPECT_THAT(refusal(with("parallel.extra.layout", "Et|t*9L")), HasSubstr("pattern"));
+  EXPECT_THAT(row_refusal(with("parallel.cp", "2")), HasSubstr("context parallelism"));
+  EXPECT_THAT(row_refusal(with("parallel.ep", "8")), HasSubstr("expert parallelism"));
+  EXPECT_THAT(row_refusal(with("model.experts", "8")), HasSubstr("mixture of experts"));
+  EXPECT_THAT(row_refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
+  EXPECT_THAT(row_refusal(with("model.extra.attention", "MLA")), HasSubstr("latent"));
+  EXPECT_THAT(row_refusal(with("software.precision", "NVFP4")), HasSubstr("4-bit"));
+  EXPECT_THAT(row_refusal(with("software.precision", "posit16")), HasSubstr("posit16"));
+  EXPECT_THAT(row_refusal(with("offload.layers", "20")), HasSubstr("offload"));
+  EXPECT_EQ(row_refusal(with("offload.activations_cpu", "false")), "");
+  EXPECT_THAT(row_refusal(with("id", "x-lora-1")), HasSubstr("adapters"));
+  EXPECT_THAT(row_refusal(with("hardware.gpu", "TPU v5p")),
+              HasSubstr("no device is shipped for TPU"));
+  EXPECT_THAT(row_refusal(with("hardware.gpu", "H800")), HasSubstr("links of H800"));
+  EXPECT_THAT(row_refusal(with("hardware.intra_node_link", "PCIe 4")), HasSubstr("PCIe"));
+  EXPECT_THAT(row_refusal(with("hardware.gpus_total", "24")), HasSubstr("are not the 24 GPUs"));
+  EXPECT_THAT(row_refusal(with("hardware.gpus_per_node", "12")),
+              HasSubstr("do not fill nodes of 12"));
+  EXPECT_THAT(row_refusal(with("parallel.extra.layout", "Et|t*9L")), HasSubstr("pattern"));
 }
 
 TEST(RunQuestion, NamesTheFieldThatIsMissing) {
-  EXPECT_THAT(refusal(without("hardware", "gpu")), HasSubstr("hardware.gpu"));
-  EXPECT_THAT(refusal(without("model", "layers")), HasSubstr("model.layers"));
-  EXPECT_THAT(refusal(without("model", "vocab")), HasSubstr("model.vocab"));
+  EXPECT_THAT(row_refusal(without("hardware", "gpu")), HasSubstr("hardware.gpu"));
+  EXPECT_THAT(row_refusal(without("model", "layers")), HasSubstr("model.layers"));
+  EXPECT_THAT(row_refusal(without("model", "vocab")), HasSubstr("model.vocab"));
   Json row = without("hardware", "gpus_total");
   row["parallel"].erase("dp");
-  EXPECT_THAT(refusal(row), HasSubstr("the GPU count is not known"));
+  EXPECT_THAT(row_refusal(row), HasSubstr("the GPU count is not known"));
   row = without("parallel", "global_batch");
   row["parallel"].erase("grad_accumulation");
-  EXPECT_THAT(refusal(row), HasSubstr("parallel.global_batch"));
+  EXPECT_THAT(row_refusal(row), HasSubstr("parallel.global_batch"));
   row = without("parallel", "tp");
   row["parallel"].erase("pp");
-  EXPECT_THAT(refusal(row), HasSubstr("tp and pp are not stated"));
+  EXPECT_THAT(row_refusal(row), HasSubstr("tp and pp are not stated"));
 }
 
 TEST(RunQuestion, RefusesWhatIsNoCountInsteadOfAssumingOne) {
-  EXPECT_THAT(refusal(with("parallel.tp", "-4")), HasSubstr("parallel.tp"));
-  EXPECT_THAT(refusal(with("parallel.tp", "four")), HasSubstr("parallel.tp"));
-  EXPECT_THAT(refusal(with("model.hidden", "[4096]")), HasSubstr("model.hidden"));
-  EXPECT_THAT(refusal(with("parallel.global_batch", "31.5")), HasSubstr("parallel.global_batch"));
-  EXPECT_EQ(refusal(with("parallel.tp", "\"4\"")), "");  // a string of digits counts
-  EXPECT_NE(refusal(with("parallel.dp", "1e15")), "");
-  EXPECT_NE(refusal(with("parallel.global_batch", "1e15")), "");
+  EXPECT_THAT(row_refusal(with("parallel.tp", "-4")), HasSubstr("parallel.tp"));
+  EXPECT_THAT(row_refusal(with("parallel.tp", "four")), HasSubstr("parallel.tp"));
+  EXPECT_THAT(row_refusal(with("model.hidden", "[4096]")), HasSubstr("model.hidden"));
+  EXPECT_THAT(row_refusal(with("parallel.global_batch", "31.5")),
+              HasSubstr("parallel.global_batch"));
+  EXPECT_EQ(row_refusal(with("parallel.tp", "\"4\"")), "");  // a string of digits counts
+  EXPECT_NE(row_refusal(with("parallel.dp", "1e15")), "");
+  EXPECT_NE(row_refusal(with("parallel.global_batch", "1e15")), "");
 }
 
 TEST(ReadLink, ReadsCardsAndRatesInTheirSpellings) {
@@ -375,6 +415,8 @@ TEST(ReadLink, ReadsCardsAndRatesInTheirSpellings) {
   EXPECT_EQ(link("8x NDR400"), std::pair(8, 400.0));
   EXPECT_EQ(link("8x HDR 200 Gb/s InfiniBand per node (Selene)"), std::pair(8, 200.0));
   EXPECT_EQ(link("DGX SuperPOD HDR InfiniBand 8x200Gb/s"), std::pair(8, 200.0));
+  EXPECT_EQ(link("800 Gb/s per node (paper: 4x HDR InfiniBand)"), std::pair(4, 200.0));
+  EXPECT_EQ(link("8x NDR"), std::pair(8, 400.0));
   EXPECT_EQ(link("RoCE 1600 Gb/s per node (stated)"), std::pair(8, 200.0));
   EXPECT_EQ(link("InfiniBand NDR 400 Gb/s per GPU"), std::pair(4, 400.0));
   EXPECT_EQ(link("InfiniBand NDR"), std::pair(0, 0.0));

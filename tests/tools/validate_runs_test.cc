@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "sim/base/error.h"
+#include "tests/support/shipped.h"
 #include "tools/forecast.h"
 #include "tools/validate_report.h"
 
@@ -23,11 +24,6 @@ constexpr std::string_view kRow = R"({"id": "r", "group": "g", "source": {"repo"
   "parallel": {"tp": 2, "sequence_parallel": true, "pp": 2, "dp": 2, "zero_stage": 0,
     "micro_batch": 4, "global_batch": 32},
   "recompute": "none", "measured": {"step_time_s": 0.5}})";
-
-const Shipped& shipped() {
-  static const Shipped all = read_shipped();
-  return all;
-}
 
 Json row_with(const std::vector<std::pair<std::string, std::string>>& sets = {}) {
   Document document = parse_json(kRow, "row");
@@ -141,6 +137,27 @@ TEST(ValidateRun, ComparesALayersWorkWithLaunches) {
   EXPECT_NEAR(row.run->layer_launches, seconds / 4.5e-6, 1e-6);
   EXPECT_EQ(row.variant, "");
   EXPECT_EQ(validated(row_with({{"parallel.micro_batch", "1"}})).variant, "launch-bound");
+}
+
+// A median of 1.2 times the fastest step is noise, 1.3 times is a host that was disturbed. Such a
+// run counts for memory, in a table of its own, but for no error of the step.
+TEST(ValidateRun, SetsARunApartWhoseOwnStepsDiffer) {
+  const auto run = [](double fastest, const char* micro) {
+    Json row = row_with({{"measured.peak_memory_gib", "2"}, {"parallel.micro_batch", micro}});
+    const double median = row["measured"]["step_time_s"];
+    row["measured"]["extra"]["step_time_min_s"] = median / fastest;
+    return row;
+  };
+  EXPECT_EQ(validated(run(1.2, "4")).variant, "");
+  EXPECT_EQ(validated(run(1.3, "4")).variant, "unsteady");
+  EXPECT_EQ(validated(run(1.3, "1")).variant, "unsteady");
+  const std::vector<ValidationRow> rows = {validated(run(1.2, "4")), validated(run(1.3, "4"))};
+  const Json json = validation_json(rows);
+  EXPECT_EQ(json.at("overall").at("count"), 1);
+  EXPECT_EQ(json.at("unsteady").at(0).at("count"), 1);
+  EXPECT_TRUE(json.at("launch_bound").empty());
+  EXPECT_EQ(json.at("summary").size(), 2u);
+  EXPECT_THAT(validation_table(rows), HasSubstr("unsteady runs"));
 }
 
 TEST(ValidateRun, NamesPlansByTheirAxes) {

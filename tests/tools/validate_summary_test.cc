@@ -4,19 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/support/validation.h"
+
 namespace stepcast {
 namespace {
-
-ValidationRow covered(const std::string& source, double predicted, double measured) {
-  ValidationRow row;
-  row.source = source;
-  row.gpu = "G";
-  row.kind = "gemm";
-  row.covered = true;
-  row.predicted_seconds = predicted;
-  row.measured_seconds = measured;
-  return row;
-}
 
 ValidationRow run(const std::string& cut, double predicted, double measured) {
   ValidationRow row = covered("a", predicted, measured);

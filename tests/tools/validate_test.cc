@@ -6,6 +6,8 @@
 
 #include "sim/base/error.h"
 #include "sim/cost/cost.h"
+#include "tests/support/shipped.h"
+#include "tests/support/validation.h"
 #include "tools/time.h"
 #include "tools/validate_report.h"
 
@@ -16,11 +18,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-const Shipped& shipped() {
-  static const Shipped all = read_shipped();
-  return all;
-}
 
 const Device& device(const std::string& name) {
   for (const Device& one : shipped().devices) {
@@ -264,17 +261,6 @@ TEST(Validate, NamesTheLineThatIsBroken) {
   EXPECT_THAT(trouble("{}\n{\"a\": }\n"), HasSubstr("f.jsonl:2:7"));
   EXPECT_THAT(trouble("{}\n{}\n[1]\n"), HasSubstr("f.jsonl:3: a row must be a JSON object"));
   EXPECT_THAT(trouble("{}\n{\"a\": 1, \"a\": 2}\n"), HasSubstr("f.jsonl:2"));
-}
-
-ValidationRow covered(const std::string& source, double predicted, double measured) {
-  ValidationRow row;
-  row.source = source;
-  row.gpu = "G";
-  row.kind = "gemm";
-  row.covered = true;
-  row.predicted_seconds = predicted;
-  row.measured_seconds = measured;
-  return row;
 }
 
 TEST(Validate, WritesNullWhereThereIsNothingToSay) {

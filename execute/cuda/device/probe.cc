@@ -22,6 +22,8 @@ using NvmlDevice = void*;
 constexpr int kNvmlSuccess = 0;
 constexpr unsigned kGraphicsClock = 0, kMemoryClock = 2;
 
+}  // namespace
+
 class Nvml {
  public:
   explicit Nvml(const std::string& bus)
@@ -60,6 +62,8 @@ class Nvml {
   NvmlDevice device_ = nullptr;
   bool open_ = false;
 };
+
+namespace {
 
 // nvmlClocksThrottleReason*, those that make a measurement slower than the device can be.
 std::vector<std::string> throttle_words(unsigned long long bits) {

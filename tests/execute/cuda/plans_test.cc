@@ -21,7 +21,7 @@
 namespace stepcast {
 namespace {
 
-Model llama(std::int64_t layers) { return llama_model(layers, 16, 4, 2, 24, 61); }
+Model plan_llama(std::int64_t layers) { return llama_model(layers, 16, 4, 2, 24, 61); }
 
 Plan mixed(std::int64_t tensor, std::int64_t pipeline, std::int64_t data, int zero) {
   Plan plan = executable_plan(8, 8);
@@ -38,7 +38,7 @@ Plan mixed(std::int64_t tensor, std::int64_t pipeline, std::int64_t data, int ze
 // Ranks that share a color share a communicator, with one key each; all ranks make the same list.
 TEST(Communicators, SplitAllRanksAlike) {
   Plan plan = mixed(2, 3, 2, 1);
-  const Job job = lowered(llama(3), plan);
+  const Job job = lowered(plan_llama(3), plan);
   const auto first = cuda::plan_communicators(job, 0);
   std::set<std::string> names;
   for (const cuda::Split& split : first) names.insert(split.name);
@@ -75,7 +75,7 @@ TEST(Communicators, PairTheEndsOfEveryHop) {
     plan.schedule = PipelineSchedule::kInterleaved;
     plan.virtual_stages = 2;
     plan.global_batch = 2 * 2 * stages;
-    const Job job = lowered(llama(2 * stages), plan);
+    const Job job = lowered(plan_llama(2 * stages), plan);
     const auto count = static_cast<int>(stages);
     for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
       const auto mine = cuda::plan_communicators(job, rank);
@@ -94,7 +94,7 @@ TEST(Communicators, PairTheEndsOfEveryHop) {
 }
 
 TEST(Communicators, AreNoneForOneRank) {
-  EXPECT_TRUE(cuda::plan_communicators(lowered(llama(1), mixed(1, 1, 1, 0)), 0).empty());
+  EXPECT_TRUE(cuda::plan_communicators(lowered(plan_llama(1), mixed(1, 1, 1, 0)), 0).empty());
 }
 
 // Streams that get on in any order that their own order, Records, Waits and fences allow. Whoever
@@ -231,7 +231,7 @@ std::vector<Plan> fence_plans() {
 TEST(Fences, KeepPlacesApartInWhateverOrderStreamsGetOn) {
   std::size_t fences_of_all = 0, collisions_without = 0;
   for (const Plan& plan : fence_plans()) {
-    const Job job = lowered(llama(4), plan);
+    const Job job = lowered(plan_llama(4), plan);
     for (const Program& program : job.programs) {
       const MemoryPlan places = plan_memory(job, program, kCudaAlignment);
       const std::vector<cuda::Fence> fences = cuda::plan_fences(job, program, places);
@@ -248,7 +248,7 @@ TEST(Fences, KeepPlacesApartInWhateverOrderStreamsGetOn) {
 }
 
 TEST(Fences, AreNoneOnOneStream) {
-  const Job job = lowered(llama(2), mixed(1, 1, 1, 0));
+  const Job job = lowered(plan_llama(2), mixed(1, 1, 1, 0));
   const MemoryPlan places = plan_memory(job, job.programs[0], kCudaAlignment);
   EXPECT_TRUE(cuda::plan_fences(job, job.programs[0], places).empty());
 }
@@ -256,7 +256,7 @@ TEST(Fences, AreNoneOnOneStream) {
 // One micro-batch on two stages, by hand: the second stage computes nothing until the message is
 // there. All parts of a rank sum to the step.
 TEST(Waits, SumToTheStepAndNameWhatWasWaitedFor) {
-  const Job job = lowered(llama(4), mixed(2, 2, 1, 0));
+  const Job job = lowered(plan_llama(4), mixed(2, 2, 1, 0));
   const auto stages = job.programs.size();
   for (std::size_t stage = 0; stage < stages; ++stage) {
     std::vector<Span> spans;
@@ -298,7 +298,7 @@ TEST(Waits, AreAttributedAsTheSimulatorDoes) {
   for (const int zero : {0, 1, 2, 3}) {
     Plan plan = mixed(2, 1, 2, zero);
     if (zero == 2) plan.recompute = Recompute::kFull;
-    const Job job = lowered(llama(3), plan);
+    const Job job = lowered(plan_llama(3), plan);
     Prices prices;
     for (std::size_t i = 0; i < job.ops.size(); ++i) {
       prices.ops.push_back(Duration(static_cast<std::int64_t>(3000 + 700 * (i % 5))));
@@ -319,7 +319,7 @@ TEST(Waits, AreAttributedAsTheSimulatorDoes) {
 // Rank r takes 10 + r ns for whatever it does: members of a group, and both ends of a message, take
 // what the fastest of them took.
 TEST(Recorded, TakesTheShortestSpanOfThoseWhoMeet) {
-  const Job job = lowered(llama(2), mixed(2, 2, 2, 1));
+  const Job job = lowered(plan_llama(2), mixed(2, 2, 2, 1));
   std::vector<std::vector<Span>> spans(static_cast<std::size_t>(job.mesh.ranks()));
   for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
     const auto& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];

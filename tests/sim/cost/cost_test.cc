@@ -9,21 +9,14 @@
 
 #include "sim/base/json.h"
 #include "sim/hardware/profile.h"
+#include "tests/support/shipped_device.h"
 
 namespace stepcast {
 namespace {
 
-Device shipped(const std::string& name) {
-  const std::string path = std::string(STEPCAST_SOURCE_DIR) + "/configs/devices/" + name + ".json";
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return read_device(parse_json(text.str(), path));
-}
-
 // With the kernels of its profile.
 Device fitted(const std::string& name) {
-  Device device = shipped(name);
+  Device device = shipped_device(name);
   const std::string path =
       std::string(STEPCAST_SOURCE_DIR) + "/configs/profiles/" + name + ".json";
   std::ifstream file(path);
@@ -35,7 +28,7 @@ Device fitted(const std::string& name) {
 
 // A device with whole numbers: 100 TFLOP/s, 1 TB/s, 100 multiprocessors, nothing lost.
 Device plain() {
-  Device device = shipped("h100-sxm");
+  Device device = shipped_device("h100-sxm");
   device.matrix_rate = {{Dtype::kBf16, FlopRate(100e12)}, {Dtype::kFp32, FlopRate(10e12)}};
   device.kernels.matrix.efficiency = 1;
   device.memory_bandwidth = Bandwidth(1e12);
@@ -64,7 +57,7 @@ double rate(const Gemm& gemm, const Device& device) {
 TEST(Gemm, LargeSquareProductsRunAtThePublishedShareOfThePeak) {
   for (const auto& [name, published] : {std::pair{"a100-80gb", 271.2e12}, {"h100-sxm", 794.5e12},
                                         {"b200", 1745e12}, {"mi300x", 668.4e12}}) {
-    const Device device = shipped(name);
+    const Device device = shipped_device(name);
     const double share = device.kernels.matrix.efficiency;
     const double peak = device.matrix_rate.at(Dtype::kBf16).value * share;
     EXPECT_NEAR(rate(product(8192, 8192, 8192), device) / peak, 1, 0.05) << name;
@@ -76,7 +69,7 @@ TEST(Gemm, LargeSquareProductsRunAtThePublishedShareOfThePeak) {
 // the best product of ml-engineering's scan on it is 252.9 TFLOP/s): share of 312 TFLOP/s measured.
 // A regression test: two constants of the model were picked with these rows in view.
 TEST(Gemm, AgreesWithShapesMeasuredOnAnA100) {
-  Device device = shipped("a100-80gb");
+  Device device = shipped_device("a100-80gb");
   device.kernels.matrix.efficiency = 252.9 / 312;
   device.memory_bandwidth = Bandwidth(1935e9);
   struct Row {
@@ -137,7 +130,7 @@ TEST(Gemm, ASkinnyProductIsBoundByTheMemoryBus) {
 
 // Adding into fp32 reads and writes 8 bytes an element where bf16 output writes 2.
 TEST(Gemm, AccumulatingInFp32CostsTheTrafficOfC) {
-  const Device device = shipped("h100-sxm");
+  const Device device = shipped_device("h100-sxm");
   Gemm gradient = product(4096, 4096, 1024);
   gradient.role = GemmRole::kWeightGradient;
   const double plain_output = seconds(gradient, device);
@@ -150,8 +143,8 @@ TEST(Gemm, AccumulatingInFp32CostsTheTrafficOfC) {
 
 // 67 TFLOP/s of fp32 to 989 of bf16 on an H100; fp8 runs as bf16 where there is no fp8.
 TEST(Gemm, RunsAtTheRateOfItsDtypeOrTheNextWiderOne) {
-  const Device h100 = shipped("h100-sxm");
-  const Device a100 = shipped("a100-80gb");
+  const Device h100 = shipped_device("h100-sxm");
+  const Device a100 = shipped_device("a100-80gb");
   const double ratio = seconds(product(8192, 8192, 8192, Dtype::kFp32), h100) /
                        seconds(product(8192, 8192, 8192), h100);
   EXPECT_NEAR(ratio, 989.0 / 67, 0.05 * 989 / 67);
@@ -276,8 +269,8 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
     return static_cast<std::int64_t>(
         std::exp(std::uniform_real_distribution<double>(0, std::log(most))(random)));
   };
-  for (const Device& device : {shipped("h100-sxm"), shipped("mi300x"), fitted("a100-40gb"),
-                               fitted("h100-sxm"), fitted("b200")}) {
+  for (const Device& device : {shipped_device("h100-sxm"), shipped_device("mi300x"),
+                               fitted("a100-40gb"), fitted("h100-sxm"), fitted("b200")}) {
     for (int i = 0; i < 2000; ++i) {
       Gemm gemm = product(size(40000), size(40000), size(40000));
       gemm.batch = size(16);

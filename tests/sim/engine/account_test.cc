@@ -13,10 +13,10 @@ Tensor tensor(std::int64_t bytes, Category category, Scope scope = Scope::kMicro
 // Weights of 100 and 20 on each of two chunks. A forward keeps 10 and needs 5 more for a while; a
 // backward needs 8 of buffers before it frees the 10.
 //   at rest 220; forward: 230, 235, 230; backward: 238, 228, 220
-struct Example {
+struct AccountExample {
   Job job;
 
-  Example() {
+  AccountExample() {
     job.tensors = {tensor(100, Category::kWeights, Scope::kChunk),
                    tensor(20, Category::kOptimizer, Scope::kRank),
                    tensor(10, Category::kActivations), tensor(5, Category::kActivations),
@@ -35,7 +35,8 @@ struct Example {
 
 TEST(Account, FindsThePeakInsideACall) {
   // Two forwards ahead: 230, then 240 and 245 within the second, then 248 in the first backward.
-  const StageMemory memory = Example().run({{0, 0, 0}, {0, 0, 1}, {1, 0, 0}, {1, 0, 1}, {2, 0, 0}});
+  const StageMemory memory =
+      AccountExample().run({{0, 0, 0}, {0, 0, 1}, {1, 0, 0}, {1, 0, 1}, {2, 0, 0}});
   EXPECT_EQ(memory.resident, Bytes(220));
   EXPECT_EQ(memory.peak, Bytes(248));
   EXPECT_EQ(memory.peak_call, 2);
@@ -46,24 +47,24 @@ TEST(Account, FindsThePeakInsideACall) {
 }
 
 TEST(Account, TakesTheEarliestOfEqualPeaks) {
-  const StageMemory memory = Example().run({{0, 0, 0}, {1, 0, 0}, {0, 0, 1}, {1, 0, 1}});
+  const StageMemory memory = AccountExample().run({{0, 0, 0}, {1, 0, 0}, {0, 0, 1}, {1, 0, 1}});
   EXPECT_EQ(memory.peak, Bytes(238));
   EXPECT_EQ(memory.peak_call, 1);
 }
 
 TEST(Account, PeaksAtRestWhereNothingIsAllocated) {
-  const StageMemory memory = Example().run({{2, 0, 0}});
+  const StageMemory memory = AccountExample().run({{2, 0, 0}});
   EXPECT_EQ(memory.peak, memory.resident);
   EXPECT_EQ(memory.peak_instruction, -1);
 }
 
 TEST(AccountDeathTest, AbortsWhereAStepKeepsWhatItAllocates) {
-  EXPECT_DEATH(Example().run({{0, 0, 0}}), "allocates it frees");
+  EXPECT_DEATH(AccountExample().run({{0, 0, 0}}), "allocates it frees");
 }
 
 // The same job on two devices of 100 MiB: context 8, NCCL's code 4 where there is a communicator.
 TEST(Account, HoldsAllThreeNumbersAgainstTheDevice) {
-  Example example;
+  AccountExample example;
   example.job.programs[0].schedule = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}};
   Cluster cluster;
   cluster.devices_per_node = 2;

@@ -8,12 +8,12 @@ namespace {
 
 // One op (row 0) and one transfer (row 1); stream registers 2 (data) and 4 (tensor), since in 3, 5.
 // Beside data, the op takes 1.5 times as long and a transfer twice; beside tensor, 2 and 1 times.
-struct Example {
+struct BesideExample {
   Code code;
   std::vector<Instant> clocks = std::vector<Instant>(6);
   Breakdown parts = {};
 
-  Example() {
+  BesideExample() {
     code.busy = {{2, Part::kData}, {4, Part::kTensor}};
     code.beside = {0.5, 1.0, 1.0, 0.0};
   }
@@ -32,7 +32,7 @@ struct Example {
 };
 
 TEST(Beside, AKernelAloneTakesItsTime) {
-  Example e;
+  BesideExample e;
   e.data(0, 1000);
   EXPECT_EQ(e.kernel(1000, 300), Instant(1300));
   EXPECT_EQ(e.lost_to(Part::kData), Duration(0));
@@ -40,7 +40,7 @@ TEST(Beside, AKernelAloneTakesItsTime) {
 
 // All of it beside data: 300 x 1.5.
 TEST(Beside, AKernelIsSlowedWhileAStreamIsBusy) {
-  Example e;
+  BesideExample e;
   e.data(0, 10000);
   EXPECT_EQ(e.kernel(1000, 300), Instant(1450));
   EXPECT_EQ(e.lost_to(Part::kData), Duration(150));
@@ -48,7 +48,7 @@ TEST(Beside, AKernelIsSlowedWhileAStreamIsBusy) {
 
 // Until 1150 the kernel does 100 of its 300 (150 / 1.5); the other 200 alone.
 TEST(Beside, AKernelRunsFreelyOnceTheStreamIsIdle) {
-  Example e;
+  BesideExample e;
   e.data(0, 1150);
   EXPECT_EQ(e.kernel(1000, 300), Instant(1350));
   EXPECT_EQ(e.lost_to(Part::kData), Duration(50));
@@ -56,7 +56,7 @@ TEST(Beside, AKernelRunsFreelyOnceTheStreamIsIdle) {
 
 // Free until 1200 (200 done), then beside data: 100 x 1.5.
 TEST(Beside, AStreamThatBecomesBusyLaterSlowsTheRest) {
-  Example e;
+  BesideExample e;
   e.data(1200, 5000);
   EXPECT_EQ(e.kernel(1000, 300), Instant(1350));
   EXPECT_EQ(e.lost_to(Part::kData), Duration(50));
@@ -64,7 +64,7 @@ TEST(Beside, AStreamThatBecomesBusyLaterSlowsTheRest) {
 
 // Beside both 1 + 0.5 + 1 = 2.5 times as long: 300 x 2.5 = 750, of 450 lost a third to data.
 TEST(Beside, CostsOfStreamsAddUpAndAreSharedOut) {
-  Example e;
+  BesideExample e;
   e.data(0, 9000);
   e.tensor(0, 9000);
   EXPECT_EQ(e.kernel(1000, 300), Instant(1750));
@@ -75,7 +75,7 @@ TEST(Beside, CostsOfStreamsAddUpAndAreSharedOut) {
 // Two flows on one link get half each: beside a message until 1100, 100 of a tensor transfer's time
 // moves 50; the other 150 follow alone. A stream on another port costs nothing, nor does its own.
 TEST(Beside, ATransferSharesItsPortWithThoseBeforeIt) {
-  Example e;
+  BesideExample e;
   Micro micro;
   micro.detail = 1;
   micro.stream = 4;

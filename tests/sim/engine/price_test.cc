@@ -8,11 +8,11 @@
 namespace stepcast {
 namespace {
 
-struct Example {
+struct PriceExample {
   Job job;
   Cluster cluster;
 
-  Example() {
+  PriceExample() {
     Device& device = cluster.device;
     device.name = "example";
     device.memory_bandwidth = gigabytes_per_second(2000);
@@ -43,7 +43,7 @@ struct Example {
 };
 
 TEST(Price, RoundsEveryTimeOnce) {
-  const Example e;
+  const PriceExample e;
   const Prices prices = price(e.job, e.cluster);
   ASSERT_EQ(prices.ops.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -60,7 +60,7 @@ TEST(Price, RoundsEveryTimeOnce) {
 }
 
 TEST(Price, KnowsTheSlowDevicesThatRanksUse) {
-  Example e;
+  PriceExample e;
   e.cluster.slow_devices = {{6, 1.5}};
   EXPECT_TRUE(price(e.job, e.cluster).slow.empty());  // 4 ranks use devices 0 to 3
   e.cluster.slow_devices = {{2, 1.0}};
@@ -73,7 +73,7 @@ TEST(Price, KnowsTheSlowDevicesThatRanksUse) {
 // beside it is bound by memory. Two transfers in one node share its links; a group of one sends
 // nothing.
 TEST(Price, KnowsWhatRunsBesideTransfers) {
-  Example e;
+  PriceExample e;
   Body body;
   body.code.push_back(Collective{0, {}, {}, Stream::kTensor, Phase::kForward});
   e.job.bodies = {body};
@@ -94,7 +94,7 @@ TEST(Price, KnowsWhatRunsBesideTransfers) {
 
 // A device of one stream: nothing runs beside anything, and who receives copies.
 TEST(Price, KnowsDevicesThatDoEverythingInOrder) {
-  Example e;
+  PriceExample e;
   Body body;
   body.code.push_back(Collective{0, {}, {}, Stream::kTensor, Phase::kForward});
   e.job.bodies = {body};
@@ -108,7 +108,7 @@ TEST(Price, KnowsDevicesThatDoEverythingInOrder) {
 
 // Four ranks on three cores take turns, on four they do not. Other devices have no cores.
 TEST(Price, LetsRanksBeyondTheCoresTakeTurns) {
-  Example e;
+  PriceExample e;
   const Prices alone = price(e.job, e.cluster);
   e.cluster.box.cores = 4;
   EXPECT_EQ(price(e.job, e.cluster).ops, alone.ops);

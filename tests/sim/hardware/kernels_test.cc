@@ -10,7 +10,7 @@ namespace stepcast {
 namespace {
 
 // What a data sheet gives.
-Device plain() {
+Device plain_device() {
   Device device;
   device.kernels.memory = 0.9;
   device.kernels.matrix.efficiency = 0.8;
@@ -22,7 +22,7 @@ Device plain() {
 }
 
 Device with(const std::string& text) {
-  Device device = plain();
+  Device device = plain_device();
   const Document document = parse_json(text, "profile.json");
   read_kernels(Object(document), Basis::kFitted, device);
   return device;
@@ -76,7 +76,7 @@ TEST(Kernels, WhatIsWrittenReadsBackTheSame) {
           "collectives": {"start": "21.6 us", "node_latency": "7.991 us"}})");
   const Json written = kernels_json(device, Basis::kFitted);
   EXPECT_EQ(kernels_json(with(written.dump()), Basis::kFitted), written);
-  EXPECT_TRUE(kernels_json(plain(), Basis::kFitted).empty());
+  EXPECT_TRUE(kernels_json(plain_device(), Basis::kFitted).empty());
 }
 
 TEST(Kernels, SaysWhereANumberIsWrong) {

@@ -5,6 +5,7 @@
 
 #include "sim/base/error.h"
 #include "sim/program/program.h"
+#include "tests/support/replaced.h"
 
 namespace stepcast {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const std::string kText = R"({"format": "stepcast.profile/1", "name": "box",
+const std::string kProfileText = R"({"format": "stepcast.profile/1", "name": "box",
 "device": "h100-sxm", "basis": "measured",
 "provenance": {"nccl": "2.29.2", "date": "2026-08-01"},
 "wires": [
@@ -20,13 +21,7 @@ const std::string kText = R"({"format": "stepcast.profile/1", "name": "box",
 "points": [{"bytes": "1 MiB", "seconds": "37 us"},
 {"bytes": 2000000, "seconds": "0.05 ms"}]}]})";
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
-std::string error_of(const std::string& text) {
+std::string profile_error(const std::string& text) {
   try {
     read_profile(parse_json(text, "p.json"));
   } catch (const Error& error) {
@@ -36,7 +31,7 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(Profile, ReadsUnitsAndCounts) {
-  const Profile profile = read_profile(parse_json(kText, "p.json"));
+  const Profile profile = read_profile(parse_json(kProfileText, "p.json"));
   EXPECT_EQ(profile.name, "box");
   EXPECT_EQ(profile.device, "h100-sxm");
   EXPECT_EQ(profile.basis, Basis::kMeasured);
@@ -57,7 +52,7 @@ TEST(Profile, ReadsUnitsAndCounts) {
 }
 
 TEST(Profile, WrittenReadsBackToTheSame) {
-  Profile profile = read_profile(parse_json(kText, "p.json"));
+  Profile profile = read_profile(parse_json(kProfileText, "p.json"));
   profile.description = "a \"box\"";
   profile.basis = Basis::kFitted;
   profile.wires[0].points.push_back({Bytes(3 << 20), Seconds(1.0 / 3)});
@@ -71,24 +66,29 @@ TEST(Profile, WrittenReadsBackToTheSame) {
 }
 
 TEST(Profile, NamesThePlaceOfWhatIsWrong) {
-  EXPECT_THAT(error_of(replaced(kText, "\"samples\"", "\"sample\"")),
+  EXPECT_THAT(profile_error(replaced(kProfileText, "\"samples\"", "\"sample\"")),
               HasSubstr("p.json:5: wires.0.sample: unknown key"));
-  EXPECT_THAT(error_of(replaced(kText, "\"samples\"", "\"sample\"")),
+  EXPECT_THAT(profile_error(replaced(kProfileText, "\"samples\"", "\"sample\"")),
               HasSubstr("did you mean \"samples\"?"));
-  EXPECT_THAT(error_of(replaced(kText, "all-reduce", "all-reduced")),
+  EXPECT_THAT(profile_error(replaced(kProfileText, "all-reduce", "all-reduced")),
               HasSubstr("did you mean \"all-reduce\"?"));
-  EXPECT_THAT(error_of(replaced(kText, "2000000", "1048576")), HasSubstr("p.json:7"));
-  EXPECT_THAT(error_of(replaced(kText, "2000000", "1048576")), HasSubstr("must ascend"));
-  EXPECT_THAT(error_of(replaced(kText, "37 us", "0 us")), HasSubstr("more than zero"));
-  EXPECT_THAT(error_of(replaced(kText, "37 us", "37")), HasSubstr("p.json:6"));
-  EXPECT_THAT(error_of(replaced(kText, "37 us", "1e300 h")), HasSubstr("p.json:6"));
-  EXPECT_THAT(error_of(replaced(kText, "2000000", "0")), HasSubstr("p.json:7"));
-  EXPECT_THAT(error_of(replaced(kText, "\"nodes\": 1", "\"nodes\": 9")),
+  EXPECT_THAT(profile_error(replaced(kProfileText, "2000000", "1048576")), HasSubstr("p.json:7"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "2000000", "1048576")),
+              HasSubstr("must ascend"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "37 us", "0 us")), HasSubstr("more than zero"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "37 us", "37")), HasSubstr("p.json:6"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "37 us", "1e300 h")), HasSubstr("p.json:6"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "2000000", "0")), HasSubstr("p.json:7"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "\"nodes\": 1", "\"nodes\": 9")),
               HasSubstr("8 ranks cannot span 9 nodes"));
-  EXPECT_THAT(error_of(replaced(kText, "\"ranks\": 8", "\"ranks\": 1")), HasSubstr("from 2"));
-  EXPECT_THAT(error_of(replaced(kText, "profile/1", "report/1")), HasSubstr("stepcast import"));
-  EXPECT_THAT(error_of(replaced(kText, "\"measured\"", "\"datasheet\"")), HasSubstr("basis"));
-  EXPECT_THAT(error_of(replaced(kText, "\"2.29.2\"", "2")), HasSubstr("provenance.nccl"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "\"ranks\": 8", "\"ranks\": 1")),
+              HasSubstr("from 2"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "profile/1", "report/1")),
+              HasSubstr("stepcast import"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "\"measured\"", "\"datasheet\"")),
+              HasSubstr("basis"));
+  EXPECT_THAT(profile_error(replaced(kProfileText, "\"2.29.2\"", "2")),
+              HasSubstr("provenance.nccl"));
 }
 
 TEST(Profile, RefusesACurveThatIsThereTwice) {
@@ -97,10 +97,10 @@ TEST(Profile, RefusesACurveThatIsThereTwice) {
           "points": [{"bytes": "1 B", "seconds": "5 us"}]})";
   const std::string head = R"({"format": "stepcast.profile/1", "name": "x", "device": "y",
                                "wires": [)";
-  EXPECT_EQ(error_of(head + curve + "]}"), "");
-  EXPECT_THAT(error_of(head + curve + "," + curve + "]}"), HasSubstr("is there twice"));
-  EXPECT_THAT(error_of(head + replaced(curve, "{\"bytes\": \"1 B\", \"seconds\": \"5 us\"}", "") +
-                       "]}"),
+  EXPECT_EQ(profile_error(head + curve + "]}"), "");
+  EXPECT_THAT(profile_error(head + curve + "," + curve + "]}"), HasSubstr("is there twice"));
+  EXPECT_THAT(profile_error(
+                  head + replaced(curve, "{\"bytes\": \"1 B\", \"seconds\": \"5 us\"}", "") + "]}"),
               HasSubstr("at least one"));
 }
 
@@ -122,7 +122,7 @@ TEST(Profile, OfAnotherDeviceIsRefusedWithBothNames) {
   cluster.name = "mine";
   cluster.device.name = "a100-80gb";
   const auto profile =
-      std::make_shared<const Profile>(read_profile(parse_json(kText, "p.json")));
+      std::make_shared<const Profile>(read_profile(parse_json(kProfileText, "p.json")));
   try {
     use_profile(cluster, profile, "plan.json:3: profile");
     FAIL();

@@ -48,7 +48,7 @@ std::string way(const Topology& topology, int from, int to) {
   return text;
 }
 
-std::string error_of(const Cluster& cluster) {
+std::string topology_error(const Cluster& cluster) {
   try {
     check_slow_links(cluster, "here");
   } catch (const Error& error) {
@@ -224,7 +224,7 @@ TEST(Fabric, DividesUplinksByOversubscription) {
 TEST(SlowLinks, DeadOnesAreGoneRound) {
   Cluster c = boxes(2);
   c.slow_links = {{"node0/device5", "node0/switch", 0}, {"leaf0", "node1/nic2", 0}};
-  EXPECT_EQ(error_of(c), "");
+  EXPECT_EQ(topology_error(c), "");
   const Topology topology(c);
   EXPECT_EQ(way(topology, 5, 4), "node0/device5 node0/pcie2 node0/device4");
   EXPECT_EQ(way(topology, 0, 4), "node0/device0 node0/switch node0/device4");
@@ -236,24 +236,24 @@ TEST(SlowLinks, DeadOnesAreGoneRound) {
 TEST(SlowLinks, AreRefusedWhereTheyCutOffADevice) {
   Cluster c = boxes(1);
   c.slow_links = {{"node0/device5", "node0/switch", 0}, {"node0/device5", "node0/pcie2", 0}};
-  EXPECT_THAT(error_of(c), HasSubstr("here: node0/device0 reaches node0/device5 no more"));
+  EXPECT_THAT(topology_error(c), HasSubstr("here: node0/device0 reaches node0/device5 no more"));
 
   c = boxes(2);
   c.nics_per_node = 1;
   c.slow_links = {{"node1/nic0", "leaf0", 0}};
-  EXPECT_THAT(error_of(c), HasSubstr("node1/device0 reaches no network"));
+  EXPECT_THAT(topology_error(c), HasSubstr("node1/device0 reaches no network"));
 
   c = boxes(4);
   c.nodes_per_leaf = 2;
   c.slow_links = {{"leaf1", "spine0", 0}};
-  EXPECT_THAT(error_of(c), HasSubstr("leaf1 and leaf0 reach no spine in common"));
+  EXPECT_THAT(topology_error(c), HasSubstr("leaf1 and leaf0 reach no spine in common"));
 }
 
 TEST(SlowLinks, AreRefusedWhereTheClusterHasNone) {
   const auto error_with = [](const char* from, const char* to) {
     Cluster c = boxes(2);
     c.slow_links = {{from, to, 0.5}};
-    return error_of(c);
+    return topology_error(c);
   };
   EXPECT_EQ(error_with("node1/nic7", "leaf0"), "");
   EXPECT_THAT(error_with("node1/nic8", "leaf0"), HasSubstr("no link node1/nic8 to leaf0"));

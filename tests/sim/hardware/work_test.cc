@@ -6,13 +6,14 @@
 
 #include "sim/base/error.h"
 #include "sim/hardware/profile.h"
+#include "tests/support/replaced.h"
 
 namespace stepcast {
 namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kText = R"({"format": "stepcast.profile/1", "name": "here", "device": "cpu",
+const std::string kWorkText = R"({"format": "stepcast.profile/1", "name": "here", "device": "cpu",
 "machine": {"processor": "A 1", "onednn": "2.6.0"},
 "work": [
 {"ranks": 2, "threads": 1,
@@ -25,15 +26,9 @@ const std::string kText = R"({"format": "stepcast.profile/1", "name": "here", "d
 {"transfer": "send", "ranks": 2, "bytes": "4 MiB", "seconds": "3 ms"},
 {"transfer": "receive", "ranks": 2, "bytes": 1000, "seconds": "1 us", "samples": 3}]}]})";
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
 Profile read(const std::string& text) { return read_profile(parse_json(text, "p.json")); }
 
-std::string error_of(const std::string& text) {
+std::string work_error(const std::string& text) {
   try {
     read(text);
   } catch (const Error& error) {
@@ -43,7 +38,7 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(TimedWork, ReadsKernelsAndTransfers) {
-  const Profile profile = read(kText);
+  const Profile profile = read(kWorkText);
   ASSERT_EQ(profile.work.size(), 1u);
   const TimedWork& work = profile.work[0];
   EXPECT_EQ(work.ranks, 2);
@@ -62,7 +57,7 @@ TEST(TimedWork, ReadsKernelsAndTransfers) {
 }
 
 TEST(TimedWork, WrittenReadsBackToTheSame) {
-  const Profile profile = read(kText);
+  const Profile profile = read(kWorkText);
   const Profile again = read(write_profile(profile).dump());
   EXPECT_EQ(again.work, profile.work);
   EXPECT_EQ(again.machine, profile.machine);
@@ -70,7 +65,7 @@ TEST(TimedWork, WrittenReadsBackToTheSame) {
 
 TEST(TimedWork, WrongInputNamesThePlaceAndTheCure) {
   const auto error = [](const std::string& from, const std::string& to) {
-    return error_of(replaced(kText, from, to));
+    return work_error(replaced(kWorkText, from, to));
   };
   EXPECT_THAT(error("gemm forward 512x768x768", "gemm sideways 512x768x768"),
               HasSubstr("p.json:6: work.0.kernels.0.op"));
@@ -90,13 +85,13 @@ TEST(TimedWork, WrongInputNamesThePlaceAndTheCure) {
 
 TEST(TimedWork, OfOneNumberOfRanksIsThereOnce) {
   const std::string twice =
-      replaced(kText, "\"work\": [",
+      replaced(kWorkText, "\"work\": [",
                R"("work": [{"ranks": 2, "threads": 2, "kernels": [], "transfers": []},)");
-  EXPECT_THAT(error_of(twice), HasSubstr("work of 2 ranks is there twice"));
+  EXPECT_THAT(work_error(twice), HasSubstr("work of 2 ranks is there twice"));
 }
 
 TEST(TimedWork, IsFoundByTheNearestNumberOfRanks) {
-  Profile profile = read(kText);
+  Profile profile = read(kWorkText);
   EXPECT_EQ(work_of(Profile(), 2), nullptr);
   TimedWork one = profile.work[0];
   one.ranks = 8;
@@ -107,7 +102,7 @@ TEST(TimedWork, IsFoundByTheNearestNumberOfRanks) {
 }
 
 TEST(ProfileOfAnotherMachine, SaysWhatDiffers) {
-  const Profile profile = read(kText);
+  const Profile profile = read(kWorkText);
   EXPECT_EQ(machine_difference(profile, {{"processor", "A 1"}, {"onednn", "2.6.0"}}), "");
   EXPECT_EQ(machine_difference(profile, {{"processor", "A 1"}}), "");  // nobody knows better
   EXPECT_EQ(machine_difference(profile, {{"processor", "A 1"}, {"onednn", "3.1.0"}}),

@@ -30,8 +30,8 @@ TwoLevel shape(std::int32_t nodes, std::int32_t per_node) {
   return s;
 }
 
-Group devices(std::int32_t count, std::int32_t first = 0, std::int32_t stride = 1) {
-  Group group;
+RankList devices(std::int32_t count, std::int32_t first = 0, std::int32_t stride = 1) {
+  RankList group;
   for (std::int32_t r = 0; r < count; ++r) group.push_back(first + r * stride);
   return group;
 }
@@ -51,8 +51,8 @@ std::int64_t flows(const FlowExchange& exchange, const TwoLevel& s, Folding fold
 // 8 ranks, S = 8 MB: chunks of 1 MB take 10 us at 100 GB/s, so a step is 12 us. All-reduce has
 // 2 (n-1) = 14 of them, the other two n-1 = 7.
 TEST(CollectiveFlows, RingsTakeTheirClosedForms) {
-  const Group group = devices(8);
-  const std::span<const Group> one(&group, 1);
+  const RankList group = devices(8);
+  const std::span<const RankList> one(&group, 1);
   for (const Folding folding : kBoth) {
     EXPECT_EQ(picoseconds(ring_all_reduce(one, Bytes(8'000'000)), shape(1, 8), folding),
               14 * 12'000'000);
@@ -67,7 +67,7 @@ TEST(CollectiveFlows, RingsTakeTheirClosedForms) {
 // through whose link in each gets half: a + 2 S/B. Down, the parent's link out is shared alike.
 // S = 1 MB: 4 (2 + 20) us.
 TEST(CollectiveFlows, ATreeTakesItsClosedForm) {
-  const Group group = devices(7);
+  const RankList group = devices(7);
   for (const Folding folding : kBoth) {
     EXPECT_EQ(picoseconds(tree_all_reduce(std::span(&group, 1), Bytes(1'000'000)), shape(1, 7),
                           folding),
@@ -78,7 +78,7 @@ TEST(CollectiveFlows, ATreeTakesItsClosedForm) {
 // Two ranks, m chunks of S/m: up and down use different links, so down is one chunk behind up:
 // 2 a + (m + 1) S/(m B). S = 1 MB, m = 4: 4 + 5 x 2.5 us.
 TEST(CollectiveFlows, ChunksOfATreeFollowEachOther) {
-  const Group group = devices(2);
+  const RankList group = devices(2);
   for (const Folding folding : kBoth) {
     EXPECT_EQ(picoseconds(tree_all_reduce(std::span(&group, 1), Bytes(1'000'000), 4), shape(1, 2),
                           folding),
@@ -88,7 +88,7 @@ TEST(CollectiveFlows, ChunksOfATreeFollowEachOther) {
 
 // Each rank's link out carries (n-1)/n S: a + (n-1)/n S/B. n = 5, S = 5 MB: 2 + 40 us.
 TEST(CollectiveFlows, AllToAllInANodeFillsItsLinks) {
-  const Group group = devices(5);
+  const RankList group = devices(5);
   for (const Folding folding : kBoth) {
     EXPECT_EQ(picoseconds(all_to_all(std::span(&group, 1), Bytes(5'000'000)), shape(1, 5), folding),
               42'000'000);
@@ -104,8 +104,8 @@ TEST(CollectiveFlows, ASendTakesLatencyAndBytes) {
 }
 
 TEST(CollectiveFlows, AGroupOfOneSendsNothing) {
-  const Group group = devices(1);
-  const std::span<const Group> one(&group, 1);
+  const RankList group = devices(1);
+  const std::span<const RankList> one(&group, 1);
   for (const Folding folding : kBoth) {
     for (const FlowExchange& exchange :
          {ring_all_reduce(one, Bytes(1000)), tree_all_reduce(one, Bytes(1000)),
@@ -139,7 +139,7 @@ std::int64_t ring_recurrence(const TwoLevel& s, std::int32_t n, std::int64_t chu
 TEST(CollectiveFlows, ARingOverNodesObeysItsRecurrence) {
   for (const std::int64_t chunk : {1'000, 20'000, 100'000, 1'000'000}) {
     const TwoLevel s = shape(4, 8);
-    const Group group = devices(32);
+    const RankList group = devices(32);
     for (const Folding folding : kBoth) {
       EXPECT_EQ(picoseconds(ring_all_reduce(std::span(&group, 1), Bytes(32 * chunk)), s, folding),
                 ring_recurrence(s, 32, chunk, 62))
@@ -168,7 +168,7 @@ TEST(CollectiveFlows, ARingLiesBetweenTheTermsOfTheAlphaBetaModelAndTheirSum) {
   };
   const double latency = alpha_beta(0);
   EXPECT_NEAR(latency, 28 * 2e-6 + 3 * 7e-6, 1e-12);
-  const Group group = devices(32);
+  const RankList group = devices(32);
   for (const std::int64_t bytes : {32'000, 3'200'000, 320'000'000}) {
     const double played = 1e-12 * static_cast<double>(picoseconds(
                                       ring_all_gather(std::span(&group, 1), Bytes(bytes)), s,
@@ -181,7 +181,7 @@ TEST(CollectiveFlows, ARingLiesBetweenTheTermsOfTheAlphaBetaModelAndTheirSum) {
 // q = 4 in a node, n = 8. In the node: a + (q-1)/n S/B = 2 + 3/8 x 80 us; through each rank's NIC
 // A + (n-q)/n S/NIC = 7 + 4/8 x 800 us, the longer. S = 8 MB.
 TEST(CollectiveFlows, AllToAllOverNodesIsBoundByTheNics) {
-  const Group group = devices(8);
+  const RankList group = devices(8);
   for (const Folding folding : kBoth) {
     EXPECT_EQ(picoseconds(all_to_all(std::span(&group, 1), Bytes(8'000'000)), shape(2, 4), folding),
               407'000'000);
@@ -194,7 +194,7 @@ TEST(CollectiveFlows, AllToAllIsBoundByAnOversubscribedSpine) {
   TwoLevel s = shape(4, 2);
   s.nodes_per_leaf = 2;
   s.uplink = gigabytes_per_second(10);
-  const Group group = devices(8);
+  const RankList group = devices(8);
   for (const Folding folding : kBoth) {
     EXPECT_EQ(picoseconds(all_to_all(std::span(&group, 1), Bytes(8'000'000)), s, folding),
               1'607'000'000);
@@ -211,9 +211,9 @@ TEST(CollectiveFlows, AllToAllIsBoundByAnOversubscribedSpine) {
 TEST(CollectiveFlows, GroupsThatShareANicGetTheirShares) {
   TwoLevel s = shape(2, 4);
   s.nics_per_node = 1;
-  std::vector<Group> groups;
+  std::vector<RankList> groups;
   for (std::int32_t g = 0; g < 4; ++g) groups.push_back(devices(2, g, 4));
-  const std::span<const Group> all(groups);
+  const std::span<const RankList> all(groups);
   for (const Folding folding : kBoth) {
     EXPECT_EQ(picoseconds(ring_all_reduce(all, Bytes(2'000'000)), s, folding), 814'000'000);
     EXPECT_EQ(picoseconds(ring_all_reduce(all.first(1), Bytes(2'000'000)), s, folding),
@@ -227,7 +227,7 @@ TEST(CollectiveFlows, GroupsThatShareANicGetTheirShares) {
 TEST(CollectiveFlows, ExchangesOfDifferentKindsShareLinks) {
   TwoLevel s = shape(3, 2);
   s.nics_per_node = 1;
-  const Group group = {0, 2};
+  const RankList group = {0, 2};
   const Connection pair[] = {{1, 4}};
   const std::vector<FlowExchange> both = {ring_all_reduce(std::span(&group, 1), Bytes(2'000'000)),
                                       send_receive(pair, Bytes(1'000'000))};
@@ -251,8 +251,8 @@ TEST(CollectiveFlows, ADeviceUsesAllItsNics) {
 // One node: all connections of a ring are equal. d devices a node: one class for each place in the
 // node. All-to-all: in the node or not.
 TEST(CollectiveFlows, FoldsToOneFlowAClass) {
-  const Group group = devices(64);
-  const std::span<const Group> one(&group, 1);
+  const RankList group = devices(64);
+  const std::span<const RankList> one(&group, 1);
   const FlowExchange ring = ring_all_reduce(one, Bytes(1 << 20));
   EXPECT_EQ(flows(ring, shape(1, 64), Folding::kEveryMessage), 64 * 126);
   EXPECT_EQ(flows(ring, shape(1, 64), Folding::kEqualMessages), 126);
@@ -265,7 +265,7 @@ TEST(CollectiveFlows, FoldsToOneFlowAClass) {
 TEST(CollectiveFlows, FoldsNothingThatDiffers) {
   FlowNetwork network = two_level_network(shape(8, 8));
   network.capacities[5] *= 0.5;  // one slow device
-  const Group group = devices(64);
+  const RankList group = devices(64);
   const FlowExchange ring = ring_all_reduce(std::span(&group, 1), Bytes(1 << 20));
   EXPECT_EQ(play(std::span(&ring, 1), network, Folding::kEqualMessages).flows, 64 * 126);
 }
@@ -292,7 +292,7 @@ TEST(CollectiveFlows, FoldedAndUnfoldedAgree) {
       while (all % size != 0) --size;
       const std::int32_t count = all / size;
       const bool near = below(2) == 0;
-      std::vector<Group> groups;
+      std::vector<RankList> groups;
       for (std::int32_t g = 0; g < count; ++g) {
         groups.push_back(near ? devices(size, g * size) : devices(size, g, count));
       }
@@ -322,7 +322,7 @@ TEST(CollectiveFlows, RefusesWhatIsNoNetworkOrGroup) {
   refuses(send_receive(beyond, Bytes(1)));
   refuses(send_receive(negative, Bytes(1)));
   refuses(send_receive(self, Bytes(1)));
-  const std::vector<Group> uneven = {{0, 1}, {2, 3, 4}};
+  const std::vector<RankList> uneven = {{0, 1}, {2, 3, 4}};
   EXPECT_THROW(ring_all_reduce(uneven, Bytes(1)), Error);
   EXPECT_THROW(all_to_all(uneven, Bytes(1)), Error);
   EXPECT_THROW(tree_all_reduce(uneven, Bytes(1), 0), Error);

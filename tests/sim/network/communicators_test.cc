@@ -7,27 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "sim/base/json.h"
+#include "tests/support/clusters.h"
 #include "tests/support/job_builder.h"
+#include "tests/support/shipped_device.h"
 
 namespace stepcast {
 namespace {
-
-Device device_of(const std::string& name) {
-  const std::string path = std::string(STEPCAST_SOURCE_DIR) + "/configs/devices/" + name + ".json";
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return read_device(parse_json(text.str(), path));
-}
-
-Cluster box(const std::string& device, int nodes = 1, int devices = 8) {
-  return standard_cluster(device_of(device), nodes, devices);
-}
-
-// One group that fills its nodes.
-Placement whole(int nodes, int ranks_per_node) {
-  return {nodes * ranks_per_node, nodes, ranks_per_node, 1};
-}
 
 CommunicatorUse rings_and_trees() {
   CommunicatorUse use;
@@ -75,7 +60,7 @@ TEST(Communicators, HoldTenMebibytesAtBothEndsAcrossNodes) {
 //               24 x 6                   144 MiB; of two ranks both directions are the ring's
 // Exact but for the tables of ranks, some ten kilobytes.
 TEST(Communicators, OfFourA100HoldWhatWasMeasured) {
-  const Cluster cluster = box("a100-80gb", 1, 4);
+  const Cluster cluster = standard_box("a100-80gb", 1, 4);
   CommunicatorUse use = rings_and_trees();
   use.at_chain_end = true;
   EXPECT_NEAR(mebi(communicator_bytes({2, 1, 2, 2}, use, cluster, k218)), 544, 1);
@@ -90,7 +75,8 @@ TEST(Communicators, OfFourA100HoldWhatWasMeasured) {
 // communicator, 1.28 GiB when it is destroyed. The 544 MiB of above, and with cuMem 2 MiB for each
 // of three tables of 32 channels, 192 MiB.
 TEST(Communicators, OfTwoRanksGiveBackWhatWasMeasured) {
-  const Bytes bytes = communicator_bytes({2, 1, 2, 4}, rings_and_trees(), box("h100-sxm"), k221);
+  const Bytes bytes =
+      communicator_bytes({2, 1, 2, 4}, rings_and_trees(), standard_box("h100-sxm"), k221);
   EXPECT_NEAR(mebi(bytes) / 1024, 2.00 - 1.28, 0.01);
 }
 
@@ -99,8 +85,8 @@ TEST(Communicators, OfTwoRanksGiveBackWhatWasMeasured) {
 // another report (configs/devices). The sum is 1.4 % above what was measured, the increase, which
 // depends on what was loaded before, 8 % below.
 TEST(Communicators, OfEightH100GrowWithTheFirstAllToAllAsMeasured) {
-  const Cluster cluster = box("h100-sxm");
-  const Bytes bytes = communicator_bytes(whole(1, 8), all_to_all(8), cluster);
+  const Cluster cluster = standard_box("h100-sxm");
+  const Bytes bytes = communicator_bytes(whole_cluster(1, 8), all_to_all(8), cluster);
   EXPECT_EQ(bytes, mebibytes(2688 + 196));
   EXPECT_NEAR(giga(bytes), 4.34 - 1.06, 0.10 * (4.34 - 1.06));
   const Bytes total = bytes + *cluster.device.context_memory + cluster.device.nccl->code;
@@ -110,33 +96,33 @@ TEST(Communicators, OfEightH100GrowWithTheFirstAllToAllAsMeasured) {
 // NVIDIA/nccl#864: about 1.6 GB once a communicator has done an all-reduce (2.18; the GPU is not
 // named, 8 of them). 832 MiB, and NCCL's code.
 TEST(Communicators, OfOneBoxTakeWithNcclsCodeAboutWhatWasReported) {
-  const Cluster cluster = box("a100-80gb");
-  const Bytes bytes = communicator_bytes(whole(1, 8), rings_and_trees(), cluster, k218);
+  const Cluster cluster = standard_box("a100-80gb");
+  const Bytes bytes = communicator_bytes(whole_cluster(1, 8), rings_and_trees(), cluster, k218);
   EXPECT_NEAR(giga(bytes + cluster.device.nccl->code), 1.6, 0.1);
 }
 
 // From 2.22 on a ring alone is connected where only rings run.
 TEST(Communicators, ConnectOnlyWhatIsUsedInLaterVersions) {
-  const Cluster cluster = box("h100-sxm");
+  const Cluster cluster = standard_box("h100-sxm");
   CommunicatorUse ring;
   ring.ring = true;
   // 24 x 12 MiB, and tables of 32 channels.
-  EXPECT_EQ(communicator_bytes(whole(1, 8), ring, cluster), mebibytes(24 * 12 + 196));
-  EXPECT_EQ(communicator_bytes(whole(1, 8), {}, cluster), mebibytes(196));
-  EXPECT_GT(communicator_bytes(whole(1, 8), ring, cluster, k221),
-            communicator_bytes(whole(1, 8), ring, cluster));
+  EXPECT_EQ(communicator_bytes(whole_cluster(1, 8), ring, cluster), mebibytes(24 * 12 + 196));
+  EXPECT_EQ(communicator_bytes(whole_cluster(1, 8), {}, cluster), mebibytes(196));
+  EXPECT_GT(communicator_bytes(whole_cluster(1, 8), ring, cluster, k221),
+            communicator_bytes(whole_cluster(1, 8), ring, cluster));
   // NVLS: 16 channels x 2 x 1 MiB x 8 devices, and a page of credits.
   CommunicatorUse nvls;
   nvls.nvls = true;
-  EXPECT_EQ(communicator_bytes(whole(1, 8), nvls, cluster), mebibytes(256 + 2 + 196));
+  EXPECT_EQ(communicator_bytes(whole_cluster(1, 8), nvls, cluster), mebibytes(256 + 2 + 196));
 }
 
 // NVIDIA/nccl#818: with eight NICs a node in use instead of two, NCCL takes more memory.
 TEST(Communicators, TakeMoreWithMoreNics) {
-  Cluster cluster = box("a100-80gb", 8);
+  Cluster cluster = standard_box("a100-80gb", 8);
   const auto bytes = [&](int nics) {
     cluster.nics_per_node = nics;
-    return communicator_bytes(whole(8, 8), rings_and_trees(), cluster);
+    return communicator_bytes(whole_cluster(8, 8), rings_and_trees(), cluster);
   };
   EXPECT_LT(bytes(2), bytes(4));
   EXPECT_LT(bytes(4), bytes(8));
@@ -145,7 +131,8 @@ TEST(Communicators, TakeMoreWithMoreNics) {
 // NVIDIA/nccl#986: beyond two nodes, memory should no longer increase with their number.
 TEST(Communicators, DoNotGrowWithTheNodesBeyondTwo) {
   const auto bytes = [](int nodes) {
-    return communicator_bytes(whole(nodes, 8), rings_and_trees(), box("a100-80gb", nodes));
+    return communicator_bytes(whole_cluster(nodes, 8), rings_and_trees(),
+                              standard_box("a100-80gb", nodes));
   };
   EXPECT_LT(bytes(2), bytes(4));
   EXPECT_EQ(bytes(4), bytes(16));
@@ -173,7 +160,7 @@ TEST(Communicators, AreThoseOfTheTransfersThatAStageIssues) {
   b.collective(reduce, Stream::kData, {x}, {x});
   b.call(0, first, 0).call(1, inner, 0).call(2, inner, 0).call(3, last, 0);
 
-  const auto stages = communicators(b.job, box("h100-sxm", 8));
+  const auto stages = communicators(b.job, standard_box("h100-sxm", 8));
   const auto find = [&](std::size_t stage, AxisSet axes) -> const Communicator* {
     for (const Communicator& c : stages[stage]) {
       if (c.axes == axes) return &c;
@@ -206,10 +193,10 @@ TEST(Communicators, OfPipelinesHoldBuffersForTheirNeighbours) {
   const BodyId last = b.body("last", Phase::kForward);
   b.receive(x);
   b.call(0, first, 0).call(1, inner, 0).call(2, inner, 0).call(3, last, 0);
-  const auto stages = communicators(b.job, box("h100-sxm"));
+  const auto stages = communicators(b.job, standard_box("h100-sxm"));
   const auto more = [&](std::size_t stage) {
     const Communicator& c = stages[stage].at(0);
-    return c.bytes - communicator_bytes(c.placement, {}, box("h100-sxm"));
+    return c.bytes - communicator_bytes(c.placement, {}, standard_box("h100-sxm"));
   };
   EXPECT_EQ(more(0), mebibytes(32 * 2));         // 32 channels, the sender's ends
   EXPECT_EQ(more(1), mebibytes(32 * (2 + 10)));
@@ -224,7 +211,7 @@ TEST(Communicators, AreNotModelledWhereNcclIsNot) {
   const BodyId last = b.body("last", Phase::kForward);
   b.receive(x);
   b.call(0, first, 0).call(1, last, 0);
-  for (const auto& stage : communicators(b.job, box("mi300x"))) EXPECT_TRUE(stage.empty());
+  for (const auto& stage : communicators(b.job, standard_box("mi300x"))) EXPECT_TRUE(stage.empty());
 }
 
 }  // namespace

@@ -116,14 +116,14 @@ void play_all(benchmark::State& state, const FlowExchange& exchange, std::int32_
   state.counters["messages"] = static_cast<double>(exchange.messages());
 }
 
-Group ranks_of(benchmark::State& state) {
-  Group group(static_cast<std::size_t>(state.range(0)));
+RankList ranks_of(benchmark::State& state) {
+  RankList group(static_cast<std::size_t>(state.range(0)));
   for (std::size_t r = 0; r < group.size(); ++r) group[r] = static_cast<std::int32_t>(r);
   return group;
 }
 
 void BM_FlowsRingFolded(benchmark::State& state) {
-  const Group group = ranks_of(state);
+  const RankList group = ranks_of(state);
   play_all(state, ring_all_reduce(std::span(&group, 1), gibibytes(1)),
            static_cast<std::int32_t>(group.size()), Folding::kEqualMessages);
 }
@@ -131,7 +131,7 @@ BENCHMARK(BM_FlowsRingFolded)->ArgName("ranks")->Arg(256)->Arg(1024)->Arg(4096)
     ->Unit(benchmark::kMillisecond);
 
 void BM_FlowsRingEveryMessage(benchmark::State& state) {
-  const Group group = ranks_of(state);
+  const RankList group = ranks_of(state);
   play_all(state, ring_all_reduce(std::span(&group, 1), gibibytes(1)),
            static_cast<std::int32_t>(group.size()), Folding::kEveryMessage);
 }
@@ -139,14 +139,14 @@ BENCHMARK(BM_FlowsRingEveryMessage)->ArgName("ranks")->Arg(256)->Arg(512)->Arg(1
     ->Unit(benchmark::kMillisecond);
 
 void BM_FlowsAllToAllFolded(benchmark::State& state) {
-  const Group group = ranks_of(state);
+  const RankList group = ranks_of(state);
   play_all(state, all_to_all(std::span(&group, 1), gibibytes(1)),
            static_cast<std::int32_t>(group.size()), Folding::kEqualMessages);
 }
 BENCHMARK(BM_FlowsAllToAllFolded)->ArgName("ranks")->Arg(1024)->Unit(benchmark::kMillisecond);
 
 void BM_FlowsAllToAllEveryMessage(benchmark::State& state) {
-  const Group group = ranks_of(state);
+  const RankList group = ranks_of(state);
   play_all(state, all_to_all(std::span(&group, 1), gibibytes(1)),
            static_cast<std::int32_t>(group.size()), Folding::kEveryMessage);
 }

@@ -162,14 +162,14 @@ TEST(Flows, RefusesWhatCannotBePlayed) {
 
 // ------------------------------------------------------------------- against the obvious way
 
-struct Case {
+struct FlowsCase {
   FlowTraffic traffic;
   std::vector<Dependency> dependencies;
 };
 
-Case random_case(std::mt19937& random) {
+FlowsCase random_flows(std::mt19937& random) {
   const auto below = [&](unsigned n) { return static_cast<std::int32_t>(random() % n); };
-  Case result;
+  FlowsCase result;
   FlowTraffic& traffic = result.traffic;
   const auto count = static_cast<unsigned>(2 + below(6));
   for (unsigned l = 0; l < count; ++l) traffic.capacities.push_back(1e9 * (1 + below(3)));
@@ -198,7 +198,7 @@ Case random_case(std::mt19937& random) {
 }
 
 // Seconds, everything looked at anew at each event: of all that can happen next, the first.
-std::vector<double> slowly(const Case& c) {
+std::vector<double> slowly(const FlowsCase& c) {
   const FlowTraffic& traffic = c.traffic;
   const std::size_t n = traffic.messages.size();
   std::vector<double> end(n, -1), left(n);
@@ -247,7 +247,7 @@ std::vector<double> slowly(const Case& c) {
 TEST(Flows, DoesAsTheObviousSimulationDoes) {
   std::mt19937 random(5);
   for (int i = 0; i < 200; ++i) {
-    const Case c = random_case(random);
+    const FlowsCase c = random_flows(random);
     const std::vector<double> expected = slowly(c);
     const FlowTimes times = play(c.traffic);
     for (std::size_t m = 0; m < expected.size(); ++m) {
@@ -259,7 +259,7 @@ TEST(Flows, DoesAsTheObviousSimulationDoes) {
 }
 
 // The same traffic with messages, routes, links and dependencies in another order.
-FlowTraffic shuffled(const Case& c, std::vector<std::size_t>& place, std::mt19937& random) {
+FlowTraffic shuffled(const FlowsCase& c, std::vector<std::size_t>& place, std::mt19937& random) {
   const FlowTraffic& traffic = c.traffic;
   const auto permutation = [&](std::size_t n) {
     std::vector<std::size_t> p(n);
@@ -302,7 +302,7 @@ FlowTraffic shuffled(const Case& c, std::vector<std::size_t>& place, std::mt1993
 TEST(Flows, DoesNotDependOnTheOrderOfAnything) {
   std::mt19937 random(6);
   for (int i = 0; i < 100; ++i) {
-    const Case c = random_case(random);
+    const FlowsCase c = random_flows(random);
     const FlowTimes times = play(c.traffic);
     std::vector<std::size_t> place;
     const FlowTimes again = play(shuffled(c, place, random));

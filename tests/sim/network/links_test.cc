@@ -7,36 +7,22 @@
 
 #include "sim/base/error.h"
 #include "sim/network/network.h"
+#include "tests/support/clusters.h"
 
 namespace stepcast {
 namespace {
 
-// As network_test.cc's: 100 GB/s inside a node, one NIC of 10 GB/s a device, 1 and 5 us.
-Cluster plain(int nodes, int devices_per_node) {
-  Cluster cluster;
-  cluster.name = "plain";
-  cluster.nodes = nodes;
-  cluster.devices_per_node = devices_per_node;
-  cluster.node_bandwidth = gigabytes_per_second(100);
-  cluster.node_latency = microseconds(1);
-  cluster.nics_per_node = devices_per_node;
-  cluster.nic_bandwidth = gigabytes_per_second(10);
-  cluster.nic_latency = microseconds(5);
+Cluster with_pcie(int nodes, int devices_per_node) {
+  Cluster cluster = plain_cluster(nodes, devices_per_node);
   cluster.box.pcie_bandwidth = gigabytes_per_second(20);
   return cluster;
 }
 
 Cluster on_pcie(int devices) {
-  Cluster cluster = plain(1, devices);
+  Cluster cluster = with_pcie(1, devices);
   cluster.box.links = BoxLinks::kPcie;
   cluster.box.host_bandwidth = gigabytes_per_second(40);
   return cluster;
-}
-
-Mesh mesh_of(std::initializer_list<std::pair<Axis, int>> degrees) {
-  Mesh mesh;
-  for (const auto& [axis, degree] : degrees) mesh.degree(axis) = degree;
-  return mesh;
 }
 
 double bus(const Mesh& mesh, AxisSet axes, const Cluster& cluster) {
@@ -108,7 +94,7 @@ TEST(Pairs, FallToPcieWithTheThirdDevice) {
 // rocm.blogs.amd.com, "Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct MI300X":
 // 48 GB/s of each of seven links, 336 in all.
 TEST(DirectLinks, GiveASmallGroupOnlyItsOwnLinks) {
-  Cluster cluster = plain(1, 8);
+  Cluster cluster = with_pcie(1, 8);
   cluster.box.links = BoxLinks::kDirect;
   cluster.node_bandwidth = gigabytes_per_second(336);
   EXPECT_DOUBLE_EQ(bus(mesh_of({{Axis::kTensor, 8}}), Axis::kTensor, cluster), 336);
@@ -124,7 +110,7 @@ TEST(DirectLinks, GiveASmallGroupOnlyItsOwnLinks) {
 // ------------------------------------------------------------------------------------ slow links
 
 TEST(SlowLink, OfADeviceSlowsItsGroupsInTheBox) {
-  Cluster cluster = plain(2, 8);
+  Cluster cluster = with_pcie(2, 8);
   cluster.slow_links = {{"node1/device3", "node1/switch", 0.25}};
   const Mesh tensor = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 2}});
   EXPECT_DOUBLE_EQ(bus(tensor, Axis::kTensor, cluster), 25);
@@ -134,7 +120,7 @@ TEST(SlowLink, OfADeviceSlowsItsGroupsInTheBox) {
 }
 
 TEST(SlowLink, OfANicSlowsTheGroupsThatCrossNodes) {
-  Cluster cluster = plain(4, 8);
+  Cluster cluster = with_pcie(4, 8);
   cluster.slow_links = {{"node2/nic5", "leaf0", 0.5}};
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 4}});
   EXPECT_DOUBLE_EQ(bus(mesh, Axis::kData, cluster), 5);
@@ -145,7 +131,7 @@ TEST(SlowLink, OfANicSlowsTheGroupsThatCrossNodes) {
 
 // Device 5 takes NIC 4 or 6 besides its owner: half the bandwidth for both.
 TEST(SlowLink, ThatIsDeadLeavesItsLoadToAnother) {
-  Cluster cluster = plain(4, 8);
+  Cluster cluster = with_pcie(4, 8);
   cluster.slow_links = {{"node2/nic5", "leaf0", 0}};
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 4}});
   EXPECT_DOUBLE_EQ(bus(mesh, Axis::kData, cluster), 5);
@@ -159,7 +145,7 @@ TEST(SlowLink, ThatIsDeadLeavesItsLoadToAnother) {
 // Leaves of two nodes, 160 GB/s below each and 40 above. Eight data groups in each leaf: those of
 // degree 2 stay inside, those of degree 4 cross: 40 / 8.
 TEST(Oversubscription, SlowsGroupsThatCrossLeavesAndNoOthers) {
-  Cluster cluster = plain(4, 8);
+  Cluster cluster = with_pcie(4, 8);
   cluster.nodes_per_leaf = 2;
   cluster.oversubscription = 4;
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 2}, {Axis::kPipeline, 2}});
@@ -176,7 +162,7 @@ TEST(Oversubscription, SlowsGroupsThatCrossLeavesAndNoOthers) {
 // A rail's leaf has 2 x 10 GB/s below and 5 above, which one group crosses: as without rails. But a
 // group on one rail alone has that rail's uplinks alone.
 TEST(Oversubscription, IsOfEachRailByItself) {
-  Cluster cluster = plain(4, 8);
+  Cluster cluster = with_pcie(4, 8);
   cluster.nodes_per_leaf = 2;
   cluster.oversubscription = 4;
   cluster.rails = true;
@@ -189,7 +175,7 @@ TEST(Oversubscription, IsOfEachRailByItself) {
 
 // All-to-all over 32: of a rank's S bytes half leave the leaf, 16 ranks x S/2 through 40 GB/s.
 TEST(Oversubscription, BoundsAllToAllByTheCutBetweenLeaves) {
-  Cluster cluster = plain(4, 8);
+  Cluster cluster = with_pcie(4, 8);
   cluster.nodes_per_leaf = 2;
   cluster.oversubscription = 4;
   EXPECT_DOUBLE_EQ(time_of(TransferKind::kAllToAll, Axis::kExpert, 1'000'000'000,
@@ -198,7 +184,7 @@ TEST(Oversubscription, BoundsAllToAllByTheCutBetweenLeaves) {
 
 TEST(Oversubscription, LeavesAloneWhatItDoesNotConcern) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 4}});
-  Cluster cluster = plain(4, 8);
+  Cluster cluster = with_pcie(4, 8);
   cluster.nodes_per_leaf = 4;
   cluster.oversubscription = 8;
   EXPECT_DOUBLE_EQ(bus(mesh, Axis::kData, cluster), 10);  // one leaf holds them all
@@ -211,7 +197,7 @@ TEST(Oversubscription, LeavesAloneWhatItDoesNotConcern) {
 // between, four of eight devices send, each by its own NIC: S/10 GB/s + 5 us. The last sends to the
 // first.
 TEST(SendTime, TellsHopsInsideANodeFromThoseBetween) {
-  const Cluster cluster = plain(2, 8);
+  const Cluster cluster = with_pcie(2, 8);
   const Mesh mesh = mesh_of({{Axis::kTensor, 4}, {Axis::kPipeline, 4}});
   const auto hop = [&](int stage) {
     return send_time(mesh, Axis::kPipeline, stage, Bytes(1'000'000), cluster).value;
@@ -224,7 +210,7 @@ TEST(SendTime, TellsHopsInsideANodeFromThoseBetween) {
 
 // Eight senders share two NICs.
 TEST(SendTime, SharesTheNicsAmongThoseThatCross) {
-  Cluster cluster = plain(2, 8);
+  Cluster cluster = with_pcie(2, 8);
   cluster.nics_per_node = 2;
   const Mesh mesh = mesh_of({{Axis::kData, 8}, {Axis::kPipeline, 2}});
   EXPECT_DOUBLE_EQ(send_time(mesh, Axis::kPipeline, 0, Bytes(1'000'000), cluster).value,
@@ -233,7 +219,7 @@ TEST(SendTime, SharesTheNicsAmongThoseThatCross) {
 
 // Four NICs a device: a message goes by all of them, also where a link elsewhere is slow.
 TEST(SendTime, UsesAllNicsOfADevice) {
-  Cluster cluster = plain(2, 2);
+  Cluster cluster = with_pcie(2, 2);
   cluster.nics_per_node = 8;
   cluster.box.pcie_bandwidth = Bandwidth();
   const Mesh mesh = mesh_of({{Axis::kData, 2}, {Axis::kPipeline, 2}});
@@ -249,7 +235,7 @@ TEST(SendTime, UsesAllNicsOfADevice) {
 
 TEST(SendTime, IsTheAxisTransfersTimeWhereAllHopsAreAlike) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kPipeline, 4}});
-  const Cluster cluster = plain(4, 8);
+  const Cluster cluster = with_pcie(4, 8);
   const double whole =
       time_of(TransferKind::kSendReceive, Axis::kPipeline, 1'000'000, mesh, cluster);
   for (int stage = 0; stage < 4; ++stage) {
@@ -257,13 +243,13 @@ TEST(SendTime, IsTheAxisTransfersTimeWhereAllHopsAreAlike) {
                      whole);
   }
   EXPECT_EQ(send_time(mesh, Axis::kData, 0, Bytes(1'000'000), cluster).value, 0);
-  EXPECT_THROW(send_time(mesh, Axis::kPipeline, 0, Bytes(1), plain(2, 8)), Error);
+  EXPECT_THROW(send_time(mesh, Axis::kPipeline, 0, Bytes(1), with_pcie(2, 8)), Error);
 }
 
 // Random meshes and clusters: a topology that is worse anywhere is never faster.
 TEST(Topology, WorseIsNeverFaster) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 4}, {Axis::kData, 4}, {Axis::kPipeline, 2}});
-  Cluster even = plain(4, 8);
+  Cluster even = with_pcie(4, 8);
   even.nodes_per_leaf = 2;
   std::vector<Cluster> worse(6, even);
   worse[0].oversubscription = 3;

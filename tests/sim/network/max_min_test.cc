@@ -16,7 +16,7 @@
 namespace stepcast {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNoCap = std::numeric_limits<double>::infinity();
 constexpr double kUnit = 1.0 / 1024;  // of rate
 
 FlowRoutes routes_of(const std::vector<std::vector<std::int32_t>>& lists) {
@@ -31,15 +31,15 @@ std::vector<double> rates_of(const std::vector<double>& capacities, const FlowRo
 }
 
 // A case with everything in it: routes of different lengths, loads, caps, several flows a route.
-struct Case {
+struct SharingCase {
   std::vector<double> capacities;
   FlowRoutes routes;
   std::vector<std::int32_t> counts;
 };
 
-Case random_case(std::mt19937& random) {
+SharingCase random_sharing(std::mt19937& random) {
   const auto below = [&](unsigned n) { return static_cast<std::int32_t>(random() % n); };
-  Case c;
+  SharingCase c;
   const auto links = static_cast<unsigned>(1 + below(12));
   for (unsigned l = 0; l < links; ++l) {
     // Few values, so that ties are common, and now and then anything, or nothing.
@@ -55,7 +55,7 @@ Case random_case(std::mt19937& random) {
     const auto length = static_cast<std::size_t>(1 + below(std::min(links, 5u)));
     c.routes.add(std::span(order).first(length));
     c.counts.push_back(below(4));
-    if (caps) c.routes.caps.push_back(below(2) == 0 ? kInfinity : 100.0 * below(20));
+    if (caps) c.routes.caps.push_back(below(2) == 0 ? kNoCap : 100.0 * below(20));
   }
   if (loads) {
     for (std::size_t h = 0; h < c.routes.links.size(); ++h) c.routes.loads.push_back(1 + below(3));
@@ -68,7 +68,7 @@ struct Carried {
   double rate = 0;
   double flows = 0;
 };
-std::vector<Carried> carried_of(const Case& c, const std::vector<double>& rates) {
+std::vector<Carried> carried_of(const SharingCase& c, const std::vector<double>& rates) {
   std::vector<Carried> carried(c.capacities.size());
   for (std::int32_t r = 0; r < c.routes.size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
@@ -85,7 +85,7 @@ std::vector<Carried> carried_of(const Case& c, const std::vector<double>& rates)
 
 // The bottleneck theorem. Empty if the rates are max-min fair up to the unit of rates, else why
 // not.
-std::string objection(const Case& c, const std::vector<double>& rates) {
+std::string objection(const SharingCase& c, const std::vector<double>& rates) {
   const std::vector<Carried> carried = carried_of(c, rates);
   std::vector<double> fastest(c.capacities.size(), 0);
   for (std::int32_t r = 0; r < c.routes.size(); ++r) {
@@ -101,7 +101,7 @@ std::string objection(const Case& c, const std::vector<double>& rates) {
   for (std::int32_t r = 0; r < c.routes.size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
     if (c.counts[index] == 0) continue;
-    const double cap = c.routes.caps.empty() ? kInfinity : c.routes.caps[index];
+    const double cap = c.routes.caps.empty() ? kNoCap : c.routes.caps[index];
     if (rates[index] > cap) return "route " + std::to_string(r) + " is above its cap";
     bool held = rates[index] > cap - kUnit;
     for (const std::int32_t l : c.routes.links_of(r)) {
@@ -116,11 +116,11 @@ std::string objection(const Case& c, const std::vector<double>& rates) {
 
 // Bertsekas and Gallager's filling word by word, in real numbers: at each round, the link with the
 // least room for each of its moving flows, or the least cap, stops.
-std::vector<double> textbook(const Case& c) {
+std::vector<double> textbook(const SharingCase& c) {
   std::vector<double> rates(c.counts.size(), -1);
   while (true) {
     std::vector<double> room = c.capacities, moving(c.capacities.size(), 0);
-    double level = kInfinity;
+    double level = kNoCap;
     bool any = false;
     for (std::size_t r = 0; r < rates.size(); ++r) {
       if (c.counts[r] == 0) continue;
@@ -174,7 +174,7 @@ TEST(MaxMin, FillsLinkAfterLink) {
 
 TEST(MaxMin, LeavesToOthersWhatACapKeepsAFlowFromTaking) {
   FlowRoutes routes = routes_of({{0}, {0}, {0}});
-  routes.caps = {10, kInfinity, 60};
+  routes.caps = {10, kNoCap, 60};
   EXPECT_THAT(rates_of({100}, routes), testing::ElementsAre(10, 45, 45));
   routes.caps = {10, 20, 30};
   EXPECT_THAT(rates_of({100}, routes), testing::ElementsAre(10, 20, 30));
@@ -186,8 +186,8 @@ TEST(MaxMin, GivesAFlowOverADeadLinkNothingAndTheOthersTheRest) {
 
 TEST(MaxMin, GivesAFlowWithoutLinksAllThatItsCapAllows) {
   FlowRoutes routes = routes_of({{}, {}});
-  routes.caps = {kInfinity, 7};
-  EXPECT_THAT(rates_of({}, routes), testing::ElementsAre(kInfinity, 7));
+  routes.caps = {kNoCap, 7};
+  EXPECT_THAT(rates_of({}, routes), testing::ElementsAre(kNoCap, 7));
 }
 
 TEST(MaxMin, HasNothingToDoWithoutFlows) {
@@ -218,7 +218,7 @@ TEST(MaxMin, RefusesWhatIsNoNetwork) {
   };
   refuses({-1}, routes_of({{0}}));
   refuses({std::nan("")}, routes_of({{0}}));
-  refuses({kInfinity}, routes_of({{0}}));
+  refuses({kNoCap}, routes_of({{0}}));
   refuses({1}, routes_of({{1}}));
   refuses({1}, routes_of({{-1}}));
   refuses({1, 1}, routes_of({{0, 1, 0}}));
@@ -231,7 +231,7 @@ TEST(MaxMin, RefusesWhatIsNoNetwork) {
 }
 
 TEST(MaxMin, CheckerFindsWhatIsNotFair) {
-  Case c;
+  SharingCase c;
   c.capacities = {100, 100};
   c.routes = routes_of({{0}, {0}, {1}});
   c.counts = {1, 1, 1};
@@ -239,7 +239,7 @@ TEST(MaxMin, CheckerFindsWhatIsNotFair) {
   EXPECT_EQ(objection(c, {60, 40, 100}), "route 1 has no bottleneck");
   EXPECT_EQ(objection(c, {50, 50, 99}), "route 2 has no bottleneck");
   EXPECT_EQ(objection(c, {51, 51, 100}), "link 0 carries too much");
-  c.routes.caps = {kInfinity, kInfinity, 80};
+  c.routes.caps = {kNoCap, kNoCap, 80};
   EXPECT_EQ(objection(c, {50, 50, 100}), "route 2 is above its cap");
   EXPECT_EQ(objection(c, {50, 50, 80}), "");
 }
@@ -247,7 +247,7 @@ TEST(MaxMin, CheckerFindsWhatIsNotFair) {
 TEST(MaxMin, HoldsTheCertificateAndTheTextbookOnRandomNetworks) {
   std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
-    const Case c = random_case(random);
+    const SharingCase c = random_sharing(random);
     const std::vector<double> rates = max_min_rates(c.capacities, c.routes, c.counts);
     ASSERT_EQ(objection(c, rates), "") << "case " << i;
     const std::vector<double> expected = textbook(c);
@@ -263,7 +263,7 @@ TEST(MaxMin, HoldsTheCertificateAndTheTextbookOnRandomNetworks) {
 TEST(MaxMin, AddsAndRemovesAsIfSolvedFromScratch) {
   std::mt19937 random(2);
   for (int i = 0; i < 400; ++i) {
-    Case c = random_case(random);
+    SharingCase c = random_sharing(random);
     if (c.routes.size() == 0) continue;
     std::fill(c.counts.begin(), c.counts.end(), 0);
     MaxMin solver(c.capacities, c.routes);
@@ -303,7 +303,7 @@ TEST(MaxMin, AddsAndRemovesAsIfSolvedFromScratch) {
 // each with one link up and one down, 200 flows.
 TEST(MaxMin, RepairsAConnectedNetworkOfManyFlowsAsIfSolvedFromScratch) {
   std::mt19937 random(3);
-  Case c;
+  SharingCase c;
   for (int l = 0; l < 64; ++l) c.capacities.push_back(1e9 + static_cast<double>(random() % 1000));
   for (int r = 0; r < 400; ++r) {
     const auto up = static_cast<std::int32_t>(random() % 32);
@@ -332,7 +332,7 @@ TEST(MaxMin, RepairsAConnectedNetworkOfManyFlowsAsIfSolvedFromScratch) {
 TEST(MaxMin, DoesNotDependOnTheOrderOfFlows) {
   std::mt19937 random(4);
   for (int i = 0; i < 200; ++i) {
-    Case c = random_case(random);
+    SharingCase c = random_sharing(random);
     c.routes.loads.clear();
     c.routes.caps.clear();
     const std::vector<double> rates = max_min_rates(c.capacities, c.routes, c.counts);

@@ -147,7 +147,7 @@ Cluster cluster_with_work() {
   cluster.profile = std::make_shared<const Profile>(profile);
   return cluster;
 }
-Mesh mesh_of(Axis axis, int ranks) {
+Mesh one_axis_mesh(Axis axis, int ranks) {
   Mesh mesh;
   mesh.degree(axis) = ranks;
   return mesh;
@@ -156,18 +156,18 @@ Mesh mesh_of(Axis axis, int ranks) {
 TEST(TimedTransfers, GoBeforeEveryModel) {
   const Cluster cluster = cluster_with_work();
   const Transfer transfer{TransferKind::kAllReduce, Axis::kData, false, kibibytes(4)};
-  const TransferChoice choice = choose_transfer(transfer, mesh_of(Axis::kData, 2), cluster);
+  const TransferChoice choice = choose_transfer(transfer, one_axis_mesh(Axis::kData, 2), cluster);
   EXPECT_EQ(choice.time, microseconds(30));
   EXPECT_EQ(choice.basis, Basis::kMeasured);
   const Transfer between{TransferKind::kAllReduce, Axis::kTensor, false, kibibytes(2)};
-  const TransferChoice half = choose_transfer(between, mesh_of(Axis::kTensor, 2), cluster);
+  const TransferChoice half = choose_transfer(between, one_axis_mesh(Axis::kTensor, 2), cluster);
   EXPECT_NEAR(half.time.value, std::sqrt(10e-6 * 30e-6), 1e-15);
   EXPECT_EQ(half.basis, Basis::kInterpolated);
 }
 
 TEST(TimedTransfers, TellTheTwoEndsOfAMessage) {
   const Cluster cluster = cluster_with_work();
-  const Mesh mesh = mesh_of(Axis::kPipeline, 2);
+  const Mesh mesh = one_axis_mesh(Axis::kPipeline, 2);
   const Transfer message{TransferKind::kSendReceive, Axis::kPipeline, false, kibibytes(1)};
   EXPECT_EQ(timed_choice(message, false, mesh, *cluster.profile)->time, microseconds(3));
   EXPECT_EQ(timed_choice(message, true, mesh, *cluster.profile)->time, microseconds(4));
@@ -176,13 +176,13 @@ TEST(TimedTransfers, TellTheTwoEndsOfAMessage) {
 TEST(TimedTransfers, WithOtherRanksAreInterpolatedAndOfOtherKindsUnknown) {
   const Cluster cluster = cluster_with_work();
   const Transfer transfer{TransferKind::kAllReduce, Axis::kData, false, kibibytes(1)};
-  const auto more = timed_choice(transfer, false, mesh_of(Axis::kData, 4), *cluster.profile);
+  const auto more = timed_choice(transfer, false, one_axis_mesh(Axis::kData, 4), *cluster.profile);
   EXPECT_EQ(more->time, microseconds(99));
   EXPECT_EQ(more->basis, Basis::kInterpolated);  // two ranks were at work, not four
   const Transfer other{TransferKind::kAllGather, Axis::kData, false, kibibytes(1)};
-  EXPECT_FALSE(timed_choice(other, false, mesh_of(Axis::kData, 2), *cluster.profile));
-  EXPECT_FALSE(timed_choice(transfer, false, mesh_of(Axis::kData, 3), *cluster.profile));
-  EXPECT_FALSE(timed_choice(transfer, false, mesh_of(Axis::kData, 2), Profile()));
+  EXPECT_FALSE(timed_choice(other, false, one_axis_mesh(Axis::kData, 2), *cluster.profile));
+  EXPECT_FALSE(timed_choice(transfer, false, one_axis_mesh(Axis::kData, 3), *cluster.profile));
+  EXPECT_FALSE(timed_choice(transfer, false, one_axis_mesh(Axis::kData, 2), Profile()));
 }
 
 // Four groups of two that share a node's links are not one group that has them to itself.

@@ -8,24 +8,14 @@
 
 #include "sim/base/json.h"
 #include "sim/network/network.h"
+#include "tests/support/clusters.h"
+#include "tests/support/shipped_device.h"
 
 namespace stepcast {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-
-Device device_of(const std::string& name) {
-  const std::string path = std::string(STEPCAST_SOURCE_DIR) + "/configs/devices/" + name + ".json";
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return read_device(parse_json(text.str(), path));
-}
-
-Cluster box(const std::string& device, int nodes = 1) {
-  return standard_cluster(device_of(device), nodes, 8);
-}
 
 // 100 GB/s inside a node, a NIC of 10 GB/s a device, NCCL's own hops; Ampere's constants.
 Cluster plain(int nodes) {
@@ -42,11 +32,6 @@ Cluster plain(int nodes) {
   return cluster;
 }
 
-// One group that fills its nodes.
-Placement whole(int nodes, int ranks_per_node = 8) {
-  return {nodes * ranks_per_node, nodes, ranks_per_node, 1};
-}
-
 TransferChoice all_reduce(const Cluster& cluster, const Placement& placement, std::int64_t bytes) {
   return choose_transfer(TransferKind::kAllReduce, Bytes(bytes), placement, cluster);
 }
@@ -61,7 +46,7 @@ double bus(TransferKind kind, std::int64_t bytes, const Placement& p, const Clus
 
 // Ring, Simple, in a node: 8.4 us + 2 (n-1) x 3.4 us + 2 (n-1)/n S/B.
 TEST(Nccl, ALargeRingInANodeIsItsClosedForm) {
-  const TransferChoice choice = all_reduce(plain(1), whole(1), 1'000'000'000);
+  const TransferChoice choice = all_reduce(plain(1), whole_cluster(1), 1'000'000'000);
   EXPECT_EQ(choice.algorithm, "ring");
   EXPECT_EQ(choice.protocol, "simple");
   EXPECT_NEAR(choice.time.value, 8.4e-6 + 14 * 3.4e-6 + 1.75 * 0.01, 1e-12);
@@ -71,7 +56,7 @@ TEST(Nccl, ALargeRingInANodeIsItsClosedForm) {
 // Four nodes of 8, B = 8 NICs x 10 GB/s. Of 62 steps 6 cross nodes at 14 us; the others take 3.4
 // us, more than the 3 us of posting a message. "Plateau effect": the latency 1.4 times.
 TEST(Nccl, ALargeRingAcrossNodesIsItsClosedForm) {
-  const TransferChoice choice = all_reduce(plain(4), whole(4), 1'000'000'000);
+  const TransferChoice choice = all_reduce(plain(4), whole_cluster(4), 1'000'000'000);
   EXPECT_EQ(choice.algorithm, "ring");
   EXPECT_EQ(choice.protocol, "simple");
   EXPECT_NEAR(choice.time.value,
@@ -84,7 +69,7 @@ TEST(Nccl, ALargeRingAcrossNodesIsItsClosedForm) {
 TEST(Nccl, ASmallTransferCostsTheLatencyOfLl) {
   const Cluster cluster = plain(1);
   const auto time = [&](TransferKind kind) {
-    const TransferChoice choice = choose_transfer(kind, Bytes(0), whole(1), cluster);
+    const TransferChoice choice = choose_transfer(kind, Bytes(0), whole_cluster(1), cluster);
     EXPECT_EQ(choice.protocol, "ll");
     return choice.time.value;
   };
@@ -95,7 +80,7 @@ TEST(Nccl, ASmallTransferCostsTheLatencyOfLl) {
 
 // Tree, LL, 64 nodes: 6.8 us + 2 (7 x 0.6 us + log2 64 x 5 us) = 75.2 us.
 TEST(Nccl, ASmallAllReduceOverManyNodesGoesByTree) {
-  const TransferChoice choice = all_reduce(plain(64), whole(64), 0);
+  const TransferChoice choice = all_reduce(plain(64), whole_cluster(64), 0);
   EXPECT_EQ(choice.algorithm, "tree");
   EXPECT_NEAR(choice.time.value, 75.2e-6, 1e-12);
 }
@@ -104,11 +89,12 @@ TEST(Nccl, ASmallAllReduceOverManyNodesGoesByTree) {
 // of at least 5 us) more. Its bandwidth is 0.75 of the NIC's 10 GB/s, no (n-1)/n.
 TEST(Nccl, AnAllGatherOfOneRankANodeGoesByPat) {
   const Bytes bytes = kibibytes(64);
-  const Placement p = whole(64, 1);
+  const Placement p = whole_cluster(64, 1);
   const TransferChoice choice = choose_transfer(TransferKind::kAllGather, bytes, p, plain(64));
   EXPECT_EQ(choice.algorithm, "pat");
   EXPECT_NEAR(choice.time.value, 211.2e-6 + 65536 / 7.5e9, 1e-12);
-  EXPECT_EQ(choose_transfer(TransferKind::kAllGather, bytes, whole(8), plain(8)).algorithm, "ring");
+  EXPECT_EQ(choose_transfer(TransferKind::kAllGather, bytes, whole_cluster(8), plain(8)).algorithm,
+            "ring");
 }
 
 // What NCCL caps: L + S / B with
@@ -118,21 +104,23 @@ TEST(Nccl, AnAllGatherOfOneRankANodeGoesByPat) {
 TEST(Nccl, LowLatencyProtocolsAreCapped) {
   const auto expect = [](const Cluster& cluster, std::int64_t bytes, const char* algorithm,
                          const char* protocol, double latency, double bandwidth) {
-    const TransferChoice choice = all_reduce(cluster, whole(cluster.nodes), bytes);
+    const TransferChoice choice = all_reduce(cluster, whole_cluster(cluster.nodes), bytes);
     EXPECT_EQ(choice.algorithm, algorithm);
     EXPECT_EQ(choice.protocol, protocol);
     const double us = latency + static_cast<double>(bytes) / (1000 * bandwidth);
     EXPECT_NEAR(choice.time.value * 1e6, us, 1e-6);
   };
-  expect(box("h200"), kMiB, "ring", "ll", 6.6 + 14 * 0.6, 141 * 8.0 / 14);
-  expect(box("h100-sxm", 2), kMiB / 8, "tree", "ll", 6.8 + 2 * (7 * 0.6 + 5), 39.0 / 2 * 0.5);
-  expect(box("a100-80gb", 2), 64 * kMiB, "ring", "ll128", 14 + 28 * 2 + 2 * 4, 160 * 16.0 / 30);
+  expect(standard_box("h200"), kMiB, "ring", "ll", 6.6 + 14 * 0.6, 141 * 8.0 / 14);
+  expect(standard_box("h100-sxm", 2), kMiB / 8, "tree", "ll", 6.8 + 2 * (7 * 0.6 + 5),
+         39.0 / 2 * 0.5);
+  expect(standard_box("a100-80gb", 2), 64 * kMiB, "ring", "ll128", 14 + 28 * 2 + 2 * 4,
+         160 * 16.0 / 30);
 }
 
 // 64 nodes of one rank: LL128 runs at 120/128 of 0.92 of the NIC's 10 GB/s, 0.85 of it for the
 // plain tree, half of it for the algorithm, 0.6 of it at 1 MiB; L = 14 + 2 x 6 x 8.5 us.
 TEST(Nccl, ATreeOfLoneRanksIsAPlainTree) {
-  const TransferChoice choice = all_reduce(plain(64), whole(64, 1), kMiB);
+  const TransferChoice choice = all_reduce(plain(64), whole_cluster(64, 1), kMiB);
   EXPECT_EQ(choice.algorithm, "tree");
   EXPECT_EQ(choice.protocol, "ll128");
   const double bandwidth = 10 * 0.92 * 120 / 128 * 0.85 / 2 * 0.6;
@@ -143,9 +131,9 @@ TEST(Nccl, ATreeOfLoneRanksIsAPlainTree) {
 TEST(Nccl, TheClustersHopsScaleItsLatencies) {
   Cluster cluster = plain(1);
   cluster.node_latency = microseconds(6.8);
-  EXPECT_NEAR(all_reduce(cluster, whole(1), 0).time.value, 6.6e-6 + 14 * 1.2e-6, 1e-15);
+  EXPECT_NEAR(all_reduce(cluster, whole_cluster(1), 0).time.value, 6.6e-6 + 14 * 1.2e-6, 1e-15);
   cluster.node_latency = Seconds(0);
-  EXPECT_NEAR(all_reduce(cluster, whole(1), 0).time.value, 6.6e-6, 1e-15);
+  EXPECT_NEAR(all_reduce(cluster, whole_cluster(1), 0).time.value, 6.6e-6, 1e-15);
 }
 
 struct Measured {
@@ -157,9 +145,10 @@ struct Measured {
 void expect_measured(const std::string& device, std::initializer_list<Measured> rows) {
   for (const Measured& row : rows) {
     SCOPED_TRACE(device + " x " + std::to_string(row.devices));
-    const Placement p = whole(1, row.devices);
-    EXPECT_EQ(all_reduce(box(device), p, 8 * kGiB).algorithm, row.algorithm);
-    EXPECT_NEAR(bus(TransferKind::kAllReduce, 8 * kGiB, p, box(device)), row.bus, 0.04 * row.bus);
+    const Placement p = whole_cluster(1, row.devices);
+    EXPECT_EQ(all_reduce(standard_box(device), p, 8 * kGiB).algorithm, row.algorithm);
+    EXPECT_NEAR(bus(TransferKind::kAllReduce, 8 * kGiB, p, standard_box(device)), row.bus,
+                0.04 * row.bus);
   }
 }
 
@@ -171,30 +160,31 @@ TEST(Nccl, NvlsBeginsWhereMeasuredAndRampsAsMeasured) {
   expect_measured("b200", {{4, "ring", 673.2}, {5, "ring", 677.8}, {6, "nvls", 778.2},
                            {7, "nvls", 811.2}, {8, "nvls", 838.0}});
   // NVIDIA/nccl-tests#290: about 476 on 8 H100.
-  EXPECT_NEAR(bus(TransferKind::kAllReduce, 8 * kGiB, whole(1), box("h100-sxm")), 476, 0.04 * 476);
+  EXPECT_NEAR(bus(TransferKind::kAllReduce, 8 * kGiB, whole_cluster(1), standard_box("h100-sxm")),
+              476, 0.04 * 476);
 }
 
 // The same, with NVLS off: 365.6 on 8 H200, 682.2 on 8 B200; 234.9 on 8 A100 at 16 GiB.
 TEST(Nccl, WithoutNvlsTheRingIsAsMeasured) {
   for (const auto& [device, measured] : {std::pair{"h200", 365.6}, {"b200", 682.2}}) {
-    Cluster cluster = box(device);
+    Cluster cluster = standard_box(device);
     cluster.device.nccl->nvls = false;
-    EXPECT_EQ(all_reduce(cluster, whole(1), 8 * kGiB).algorithm, "ring");
-    EXPECT_NEAR(bus(TransferKind::kAllReduce, 8 * kGiB, whole(1), cluster), measured,
+    EXPECT_EQ(all_reduce(cluster, whole_cluster(1), 8 * kGiB).algorithm, "ring");
+    EXPECT_NEAR(bus(TransferKind::kAllReduce, 8 * kGiB, whole_cluster(1), cluster), measured,
                 0.01 * measured);
   }
-  EXPECT_NEAR(bus(TransferKind::kAllReduce, 16 * kGiB, whole(1), box("a100-80gb")), 234.9,
-              0.03 * 234.9);
+  EXPECT_NEAR(bus(TransferKind::kAllReduce, 16 * kGiB, whole_cluster(1), standard_box("a100-80gb")),
+              234.9, 0.03 * 234.9);
 }
 
 // The same at 16 GiB on 8 H200: all-gather 361.4, reduce-scatter 362.9, both by ring.
 TEST(Nccl, GathersAndScattersStayWithTheRing) {
-  const Cluster cluster = box("h200");
+  const Cluster cluster = standard_box("h200");
   for (const auto& [kind, measured] : {std::pair{TransferKind::kAllGather, 361.4},
                                        {TransferKind::kReduceScatter, 362.9}}) {
-    EXPECT_NEAR(bus(kind, 16 * kGiB, whole(1), cluster), measured, 0.02 * measured);
+    EXPECT_NEAR(bus(kind, 16 * kGiB, whole_cluster(1), cluster), measured, 0.02 * measured);
     for (std::int64_t bytes = 1024; bytes <= 16 * kGiB; bytes *= 2) {
-      EXPECT_EQ(choose_transfer(kind, Bytes(bytes), whole(1), cluster).algorithm, "ring");
+      EXPECT_EQ(choose_transfer(kind, Bytes(bytes), whole_cluster(1), cluster).algorithm, "ring");
     }
   }
 }
@@ -204,82 +194,85 @@ TEST(Nccl, GathersAndScattersStayWithTheRing) {
 // longer; nobody has published where it ends.
 TEST(Nccl, LlGivesWayToNvlsWherePublished) {
   for (const char* device : {"h200", "h100-sxm"}) {
-    const Cluster cluster = box(device);
+    const Cluster cluster = standard_box(device);
     for (std::int64_t bytes = 8; bytes <= kMiB; bytes *= 2) {
-      EXPECT_EQ(all_reduce(cluster, whole(1), bytes).algorithm, "ring") << bytes;
-      EXPECT_EQ(all_reduce(cluster, whole(1), bytes).protocol, "ll") << bytes;
+      EXPECT_EQ(all_reduce(cluster, whole_cluster(1), bytes).algorithm, "ring") << bytes;
+      EXPECT_EQ(all_reduce(cluster, whole_cluster(1), bytes).protocol, "ll") << bytes;
     }
     for (std::int64_t bytes = 2 * kMiB; bytes <= 16 * kGiB; bytes *= 2) {
-      EXPECT_EQ(all_reduce(cluster, whole(1), bytes).algorithm, "nvls") << bytes;
-      EXPECT_EQ(all_reduce(cluster, whole(1), bytes).protocol, "simple") << bytes;
+      EXPECT_EQ(all_reduce(cluster, whole_cluster(1), bytes).algorithm, "nvls") << bytes;
+      EXPECT_EQ(all_reduce(cluster, whole_cluster(1), bytes).protocol, "simple") << bytes;
     }
   }
-  EXPECT_EQ(all_reduce(box("b200"), whole(1), kMiB).protocol, "ll");
-  EXPECT_EQ(all_reduce(box("b200"), whole(1), 4 * kMiB).algorithm, "nvls");
+  EXPECT_EQ(all_reduce(standard_box("b200"), whole_cluster(1), kMiB).protocol, "ll");
+  EXPECT_EQ(all_reduce(standard_box("b200"), whole_cluster(1), 4 * kMiB).algorithm, "nvls");
 }
 
 // NCCL_DEBUG=INFO on 8 H100 says "24 coll channels, 16 nvls channels".
 TEST(Nccl, SaysHowManyChannelsThereAre) {
-  EXPECT_EQ(all_reduce(box("h100-sxm"), whole(1), 8).channels, 24);
-  EXPECT_EQ(all_reduce(box("h100-sxm"), whole(1), kGiB).channels, 16);
+  EXPECT_EQ(all_reduce(standard_box("h100-sxm"), whole_cluster(1), 8).channels, 24);
+  EXPECT_EQ(all_reduce(standard_box("h100-sxm"), whole_cluster(1), kGiB).channels, 16);
   // Across nodes one for each NIC; four fast ones are split in two first.
-  Cluster cluster = box("h100-sxm", 4);
-  EXPECT_EQ(all_reduce(cluster, whole(4), 8).channels, 16);
+  Cluster cluster = standard_box("h100-sxm", 4);
+  EXPECT_EQ(all_reduce(cluster, whole_cluster(4), 8).channels, 16);
   cluster.nics_per_node = 4;
-  EXPECT_EQ(all_reduce(cluster, whole(4), 8).channels, 16);
+  EXPECT_EQ(all_reduce(cluster, whole_cluster(4), 8).channels, 16);
   cluster.nics_per_node = 2;
-  EXPECT_EQ(all_reduce(cluster, whole(4), 8).channels, 8);
+  EXPECT_EQ(all_reduce(cluster, whole_cluster(4), 8).channels, 8);
 }
 
 // NVIDIA/nccl-tests#290: a NIC of 400 Gb/s gives 46 to 48 GB/s. Eight groups of one rank a node
 // share eight NICs; with one NIC in the node each has an eighth of it.
 TEST(Nccl, AGroupHasItsShareOfTheNics) {
-  Cluster cluster = box("h100-sxm", 16);
+  Cluster cluster = standard_box("h100-sxm", 16);
   const Placement rail = {16, 16, 1, 8};
   const double share = bus(TransferKind::kAllGather, 8 * kGiB, rail, cluster);
   EXPECT_GT(share, 46);
   EXPECT_LT(share, 48);
   cluster.nics_per_node = 1;
   EXPECT_NEAR(bus(TransferKind::kAllGather, 8 * kGiB, rail, cluster), share / 8, 0.01 * share);
-  EXPECT_NEAR(bus(TransferKind::kAllGather, 8 * kGiB, whole(16), cluster), share, 0.01 * share);
+  EXPECT_NEAR(bus(TransferKind::kAllGather, 8 * kGiB, whole_cluster(16), cluster), share,
+              0.01 * share);
 }
 
 // Two nodes of 8 H100 with 8 x 400 Gb/s InfiniBand (SkyPilot's Nebius example): 445, 458, 463 GB/s
 // at 1, 2, 4 GiB, beyond the NICs' 400: each NIC carries half of what a ring would send.
 TEST(Nccl, TwoNodesGoByNvlsTreeBeyondTheSpeedOfTheNics) {
-  const Cluster cluster = box("h100-sxm", 2);
-  EXPECT_EQ(all_reduce(cluster, whole(2), kGiB).algorithm, "nvls-tree");
+  const Cluster cluster = standard_box("h100-sxm", 2);
+  EXPECT_EQ(all_reduce(cluster, whole_cluster(2), kGiB).algorithm, "nvls-tree");
   for (const auto& [bytes, measured] :
        {std::pair{kGiB, 445.1}, {2 * kGiB, 458.3}, {4 * kGiB, 462.7}}) {
-    EXPECT_NEAR(bus(TransferKind::kAllReduce, bytes, whole(2), cluster), measured, 0.03 * measured);
+    EXPECT_NEAR(bus(TransferKind::kAllReduce, bytes, whole_cluster(2), cluster), measured,
+                0.03 * measured);
   }
   // Four nodes of 8 H200: 364.9 at 4 GiB (stas00/ml-engineering network/README.md).
-  EXPECT_NEAR(bus(TransferKind::kAllReduce, 4 * kGiB, whole(4), box("h200", 4)), 364.9,
-              0.02 * 364.9);
+  EXPECT_NEAR(bus(TransferKind::kAllReduce, 4 * kGiB, whole_cluster(4), standard_box("h200", 4)),
+              364.9, 0.02 * 364.9);
 }
 
 // Two nodes of 8 A100 with 4 x 100 Gb/s each (aws-samples/awsome-distributed-training,
 // micro-benchmarks/nccl-tests/README.md): 76.8 and 78.3 GB/s at 1 and 2 GiB, of 50 on the wire.
 TEST(Nccl, TwoNodesWithSlowNicsGoByTree) {
-  Cluster cluster = box("a100-80gb", 2);
+  Cluster cluster = standard_box("a100-80gb", 2);
   cluster.nics_per_node = 4;
   cluster.nic_bandwidth = gigabytes_per_second(12.5 * 0.94);
-  EXPECT_EQ(all_reduce(cluster, whole(2), 2 * kGiB).algorithm, "tree");
-  EXPECT_NEAR(bus(TransferKind::kAllReduce, kGiB, whole(2), cluster), 76.8, 0.06 * 76.8);
-  EXPECT_NEAR(bus(TransferKind::kAllReduce, 2 * kGiB, whole(2), cluster), 78.3, 0.06 * 78.3);
+  EXPECT_EQ(all_reduce(cluster, whole_cluster(2), 2 * kGiB).algorithm, "tree");
+  EXPECT_NEAR(bus(TransferKind::kAllReduce, kGiB, whole_cluster(2), cluster), 76.8, 0.06 * 76.8);
+  EXPECT_NEAR(bus(TransferKind::kAllReduce, 2 * kGiB, whole_cluster(2), cluster), 78.3,
+              0.06 * 78.3);
 }
 
 TEST(Nccl, DevicesOfOtherMakersKeepRingsOfOneLatency) {
-  const Cluster cluster = box("mi300x");
+  const Cluster cluster = standard_box("mi300x");
   ASSERT_FALSE(cluster.device.nccl);
-  const TransferChoice choice = all_reduce(cluster, whole(1), 0);
+  const TransferChoice choice = all_reduce(cluster, whole_cluster(1), 0);
   EXPECT_EQ(choice.algorithm, "ring");
   EXPECT_EQ(choice.channels, 0);
   EXPECT_DOUBLE_EQ(choice.time.value, 14 * cluster.node_latency.value);
 }
 
 TEST(Nccl, AGroupOfOneHasNothingToChoose) {
-  const TransferChoice choice = all_reduce(box("h100-sxm"), Placement{}, kGiB);
+  const TransferChoice choice = all_reduce(standard_box("h100-sxm"), Placement{}, kGiB);
   EXPECT_EQ(choice.algorithm, "none");
   EXPECT_EQ(choice.time.value, 0);
 }
@@ -293,7 +286,7 @@ TEST(Nccl, MoreBytesNeverTakeLessTime) {
   const std::vector<const char*> devices = {"a100-40gb", "a100-80gb", "h100-sxm",
                                             "h200", "b200", "mi300x"};
   std::vector<Device> read;
-  for (const char* name : devices) read.push_back(device_of(name));
+  for (const char* name : devices) read.push_back(shipped_device(name));
   for (int i = 0; i < 3000; ++i) {
     Cluster cluster = standard_cluster(read[static_cast<std::size_t>(pick(0, 5))], 64, 8);
     cluster.nics_per_node = pick(1, 16);
@@ -324,7 +317,7 @@ TEST(Nccl, TransferTimeIsTheTimeOfTheChoice) {
   Mesh mesh;
   mesh.degree(Axis::kTensor) = 8;
   mesh.degree(Axis::kData) = 4;
-  const Cluster cluster = box("h100-sxm", 4);
+  const Cluster cluster = standard_box("h100-sxm", 4);
   for (const Axis axis : {Axis::kTensor, Axis::kData}) {
     Transfer transfer;
     transfer.axes = axis;

@@ -8,29 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "sim/base/error.h"
+#include "tests/support/clusters.h"
 
 namespace stepcast {
 namespace {
-
-// 100 GB/s inside a node, one NIC of 10 GB/s a device, latencies of 1 and 5 us.
-Cluster plain(int nodes, int devices_per_node) {
-  Cluster cluster;
-  cluster.name = "plain";
-  cluster.nodes = nodes;
-  cluster.devices_per_node = devices_per_node;
-  cluster.node_bandwidth = gigabytes_per_second(100);
-  cluster.node_latency = microseconds(1);
-  cluster.nics_per_node = devices_per_node;
-  cluster.nic_bandwidth = gigabytes_per_second(10);
-  cluster.nic_latency = microseconds(5);
-  return cluster;
-}
-
-Mesh mesh_of(std::initializer_list<std::pair<Axis, int>> degrees) {
-  Mesh mesh;
-  for (const auto& [axis, degree] : degrees) mesh.degree(axis) = degree;
-  return mesh;
-}
 
 Transfer transfer(TransferKind kind, AxisSet axes, std::int64_t bytes) {
   Transfer t;
@@ -74,7 +55,7 @@ void expect_place(const Placement& p, int ranks, int nodes, int ranks_per_node, 
 // tp 8 fills a node; data-parallel neighbours are a node apart, so 8 groups share a node's NICs.
 TEST(Place, PutsTensorInsideANodeAndDataAcross) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 128}, {Axis::kPipeline, 16}});
-  const Cluster cluster = plain(2048, 8);
+  const Cluster cluster = plain_cluster(2048, 8);
   expect_place(place(mesh, Axis::kTensor, false, cluster), 8, 1, 8, 1);
   expect_place(place(mesh, Axis::kData, false, cluster), 128, 128, 1, 8);
   expect_place(place(mesh, Axis::kPipeline, false, cluster), 16, 16, 1, 8);
@@ -85,13 +66,13 @@ TEST(Place, PutsTensorInsideANodeAndDataAcross) {
 // tp 2, dp 8, nodes of 8: four members of a data group in each of two nodes, two groups a node.
 TEST(Place, CountsTheMembersThatShareANode) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 2}, {Axis::kData, 8}});
-  expect_place(place(mesh, Axis::kData, false, plain(2, 8)), 8, 2, 4, 2);
+  expect_place(place(mesh, Axis::kData, false, plain_cluster(2, 8)), 8, 2, 4, 2);
 }
 
 // tp 6 on nodes of 8: ranks 6-11 lie in two nodes, two of them in the first.
 TEST(Place, FindsTheGroupThatStraddlesANode) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 6}, {Axis::kData, 4}});
-  expect_place(place(mesh, Axis::kTensor, false, plain(3, 8)), 6, 2, 2, 2);
+  expect_place(place(mesh, Axis::kTensor, false, plain_cluster(3, 8)), 6, 2, 2, 2);
 }
 
 TEST(Place, AgreesWithCountingEveryRankOnRandomMeshes) {
@@ -101,7 +82,7 @@ TEST(Place, AgreesWithCountingEveryRankOnRandomMeshes) {
     const Mesh mesh = mesh_of({{Axis::kTensor, pick(6)}, {Axis::kContext, pick(3)},
                                {Axis::kData, pick(5)}, {Axis::kPipeline, pick(4)}});
     const int node = pick(9);
-    const Cluster cluster = plain(mesh.ranks() / node + 1, node);
+    const Cluster cluster = plain_cluster(mesh.ranks() / node + 1, node);
     AxisSet axes = Axis::kTensor;
     if (i % 2) axes = Axis::kData;
     if (i % 3 == 0) axes = axes | Axis::kPipeline;
@@ -122,7 +103,7 @@ TEST(Place, AgreesWithCountingEveryRankOnRandomMeshes) {
 TEST(Place, NamesBothCountsWhenTheClusterIsTooSmall) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 3}});
   try {
-    place(mesh, Axis::kData, false, plain(2, 8));
+    place(mesh, Axis::kData, false, plain_cluster(2, 8));
     FAIL() << "24 ranks on 16 devices";
   } catch (const Error& error) {
     EXPECT_EQ(error.where(), "cluster");
@@ -134,7 +115,7 @@ TEST(Place, NamesBothCountsWhenTheClusterIsTooSmall) {
 // Ring in a node: 2 (n-1)/n S/B + 2 (n-1) a = 2 x 7/8 x 1e9 / 100e9 + 14 us.
 TEST(TransferTime, OfARingInANodeIsTheClosedForm) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}});
-  const Cluster cluster = plain(1, 8);
+  const Cluster cluster = plain_cluster(1, 8);
   const auto time = [&](TransferKind kind) {
     return transfer_time(transfer(kind, Axis::kTensor, 1'000'000'000), mesh, cluster).value;
   };
@@ -150,7 +131,8 @@ TEST(TransferTime, OfAGroupOfOneIsZero) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}});
   for (const TransferKind kind : {TransferKind::kAllReduce, TransferKind::kAllToAll,
                                   TransferKind::kSendReceive, TransferKind::kBroadcast}) {
-    EXPECT_EQ(transfer_time(transfer(kind, Axis::kData, 1 << 30), mesh, plain(1, 8)).value, 0);
+    EXPECT_EQ(transfer_time(transfer(kind, Axis::kData, 1 << 30), mesh, plain_cluster(1, 8)).value,
+              0);
   }
 }
 
@@ -158,10 +140,10 @@ TEST(TransferTime, OfAGroupOfOneIsZero) {
 TEST(TransferTime, AcrossNodesIsBoundByTheShareOfTheNics) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 4}});
   const Transfer gather = transfer(TransferKind::kAllGather, Axis::kData, 1'000'000'000);
-  EXPECT_DOUBLE_EQ(transfer_time(gather, mesh, plain(4, 8)).value, 0.75 * 0.1 + 15e-6);
+  EXPECT_DOUBLE_EQ(transfer_time(gather, mesh, plain_cluster(4, 8)).value, 0.75 * 0.1 + 15e-6);
   // dp 32 alone uses all eight NICs of a node: 80 GB/s; 28 hops inside, 3 between.
   const Mesh flat = mesh_of({{Axis::kData, 32}});
-  EXPECT_DOUBLE_EQ(transfer_time(gather, flat, plain(4, 8)).value,
+  EXPECT_DOUBLE_EQ(transfer_time(gather, flat, plain_cluster(4, 8)).value,
                    31.0 / 32 * 1e9 / 80e9 + 28e-6 + 15e-6);
 }
 
@@ -170,9 +152,9 @@ TEST(TransferTime, AcrossNodesIsBoundByTheShareOfTheNics) {
 TEST(TransferTime, OneDeviceDoesNotUseItsNeighboursNics) {
   const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 2}});
   const Placement lone = {2, 2, 1, 1};
-  EXPECT_DOUBLE_EQ(bus_bandwidth(lone, plain(2, 8)).value, 10e9);
+  EXPECT_DOUBLE_EQ(bus_bandwidth(lone, plain_cluster(2, 8)).value, 10e9);
   const Transfer send = transfer(TransferKind::kSendReceive, Axis::kData, 1'000'000);
-  EXPECT_DOUBLE_EQ(transfer_time(send, mesh, plain(2, 8)).value, 1e-4 + 5e-6);
+  EXPECT_DOUBLE_EQ(transfer_time(send, mesh, plain_cluster(2, 8)).value, 1e-4 + 5e-6);
 }
 
 // 1,024 nodes: a ring's latency is 2 x (7168 x 1 + 1023 x 5) us = 24.6 ms, a tree's
@@ -180,14 +162,14 @@ TEST(TransferTime, OneDeviceDoesNotUseItsNeighboursNics) {
 TEST(TransferTime, ASmallAllReduceOverManyNodesGoesByTree) {
   const Mesh mesh = mesh_of({{Axis::kData, 8192}});
   const Transfer norm = transfer(TransferKind::kAllReduce, Axis::kData, 4);
-  EXPECT_NEAR(transfer_time(norm, mesh, plain(1024, 8)).value, 114e-6, 1e-8);
+  EXPECT_NEAR(transfer_time(norm, mesh, plain_cluster(1024, 8)).value, 114e-6, 1e-8);
 }
 
 // NVIDIA/nccl#1138: 16 A100 in 2 nodes with 4 NICs of 200 Gb/s each. A rank has 12.5 GB/s and sends
 // 8/16 of its bytes away, so S bytes take S/2 / 12.5 GB/s: a bus bandwidth (15/16 S / t) of 23.4
 // GB/s; measured were 19.8 to 20.7. #780: one such NIC for eight devices, about 3 GB/s each.
 TEST(TransferTime, AllToAllMeetsThePublishedCeilings) {
-  Cluster cluster = plain(2, 8);
+  Cluster cluster = plain_cluster(2, 8);
   cluster.node_bandwidth = gigabytes_per_second(240);
   cluster.nics_per_node = 4;
   cluster.nic_bandwidth = gigabytes_per_second(25);
@@ -202,7 +184,7 @@ TEST(TransferTime, AllToAllMeetsThePublishedCeilings) {
 // stas00/ml-engineering network/README.md: ring bus bandwidth of 365.6 GB/s on 8 x H200. With the
 // H100's and H200's box (450 GB/s x 0.812, 3.4 us a hop) 8 GiB come to it.
 TEST(TransferTime, OfAnH200NodeMeetsThePublishedRing) {
-  Cluster cluster = plain(1, 8);
+  Cluster cluster = plain_cluster(1, 8);
   cluster.node_bandwidth = gigabytes_per_second(450) * 0.812;
   cluster.node_latency = microseconds(3.4);
   const Transfer t = transfer(TransferKind::kAllReduce, Axis::kTensor, 8ll << 30);

@@ -12,7 +12,7 @@
 namespace stepcast {
 namespace {
 
-Trace small_trace() {
+Trace two_stage_trace() {
   return {{span(0, kForwardBody, 0, Stream::kCompute, 1'234'567'899, 2'234'567'100, 3, 1),
            span(0, kForwardBody, 1, Stream::kTensor, 2'300'000'000, 2'400'000'000, 3, 1),
            span(0, kForwardBody, 3, Stream::kSendForward, 2'500'000'000, 2'600'000'000, 3, 1),
@@ -41,7 +41,7 @@ std::string metadata(const Json& root, int process, int thread, std::string_view
 }
 
 TEST(Kineto, OpensWithWhatProfilerTracesOpenWith) {
-  const Json root = Json::parse(write_kineto(small_job(), small_trace(), 2, "NVIDIA H100"));
+  const Json root = Json::parse(write_kineto(small_job(), two_stage_trace(), 2, "NVIDIA H100"));
   EXPECT_EQ(root.at("schemaVersion"), 1);
   EXPECT_EQ(root.at("deviceProperties"), Json::parse(R"([{"id": 2, "name": "NVIDIA H100"}])"));
   EXPECT_EQ(root.at("distributedInfo").at("backend"), "nccl");
@@ -61,7 +61,7 @@ TEST(Kineto, OpensWithWhatProfilerTracesOpenWith) {
 }
 
 TEST(Kineto, WritesAComputeAsAKernelOfItsDeviceAndStream) {
-  const std::string text = write_kineto(small_job(), small_trace(), 0);
+  const std::string text = write_kineto(small_job(), two_stage_trace(), 0);
   const Json kernel = events(Json::parse(text), "kernel").at(0);
   EXPECT_EQ(kernel.at("name"), "layer3.qkv");
   EXPECT_EQ(kernel.at("pid"), 0);
@@ -76,7 +76,7 @@ TEST(Kineto, WritesAComputeAsAKernelOfItsDeviceAndStream) {
 
 // 1,234,567,899 ps is 1234.567 us and 899 ps, 2,234,567,100 ps is 2234.567 us: 1000.000 us apart.
 TEST(Kineto, WritesMicrosecondsWithNanosecondDigits) {
-  const std::string text = write_kineto(small_job(), small_trace(), 0);
+  const std::string text = write_kineto(small_job(), two_stage_trace(), 0);
   EXPECT_NE(text.find("\"ts\":1234.567,\"dur\":1000.000,"), std::string::npos) << text;
 }
 
@@ -85,7 +85,7 @@ TEST(Kineto, WritesMicrosecondsWithNanosecondDigits) {
 TEST(Kineto, DescribesCollectivesAsPyTorchAndNcclDo) {
   const Job job = small_job();
   const auto of_rank = [&](int rank) {
-    return events(Json::parse(write_kineto(job, small_trace(), rank)), "kernel");
+    return events(Json::parse(write_kineto(job, two_stage_trace(), rank)), "kernel");
   };
   const std::vector<Json> first = of_rank(0), third = of_rank(2);
   ASSERT_EQ(first.size(), 3u);
@@ -126,7 +126,7 @@ TEST(Kineto, DescribesCollectivesAsPyTorchAndNcclDo) {
 }
 
 TEST(Kineto, MarksTheStepOfAllRanksOnceOnTheHostAndOnceOnTheDevice) {
-  const Json root = Json::parse(write_kineto(small_job(), small_trace(), 0));
+  const Json root = Json::parse(write_kineto(small_job(), two_stage_trace(), 0));
   const std::vector<Json> host = events(root, "user_annotation");
   const std::vector<Json> device = events(root, "gpu_user_annotation");
   ASSERT_EQ(host.size(), 1u);
@@ -141,7 +141,7 @@ TEST(Kineto, MarksTheStepOfAllRanksOnceOnTheHostAndOnceOnTheDevice) {
 }
 
 TEST(Kineto, WritesAllTracedRanksIntoOneFileIfAsked) {
-  const Json root = Json::parse(write_kineto(small_job(), small_trace(), kAllTracedRanks));
+  const Json root = Json::parse(write_kineto(small_job(), two_stage_trace(), kAllTracedRanks));
   EXPECT_EQ(events(root, "kernel").size(), 6u);
   EXPECT_EQ(events(root, "user_annotation").size(), 2u);
   EXPECT_EQ(root.at("deviceProperties").size(), 2u);
@@ -150,7 +150,7 @@ TEST(Kineto, WritesAllTracedRanksIntoOneFileIfAsked) {
 
 TEST(Kineto, StaysValidJsonWhateverANameHolds) {
   const Job job = small_job("a\"b\\c\n\x01\xff\xe2\x82\xac");
-  const Json root = Json::parse(write_kineto(job, small_trace(), 0));
+  const Json root = Json::parse(write_kineto(job, two_stage_trace(), 0));
   // \xff is no UTF-8: replaced
   EXPECT_EQ(events(root, "kernel").at(0).at("name"),
             "layer3.a\"b\\c\n\x01\xef\xbf\xbd\xe2\x82\xac");
@@ -158,8 +158,8 @@ TEST(Kineto, StaysValidJsonWhateverANameHolds) {
 
 TEST(Kineto, SaysTheSameTwice) {
   const Job job = small_job();
-  EXPECT_EQ(write_kineto(job, small_trace(), kAllTracedRanks),
-            write_kineto(job, small_trace(), kAllTracedRanks));
+  EXPECT_EQ(write_kineto(job, two_stage_trace(), kAllTracedRanks),
+            write_kineto(job, two_stage_trace(), kAllTracedRanks));
 }
 
 TEST(Kineto, WritesAnEmptyTraceAsAStepOfNoLength) {
