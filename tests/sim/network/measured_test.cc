@@ -211,7 +211,7 @@ TEST(TimedTransfers, LeaveToACurveWhatNoStepHad) {
   cluster.profile = std::make_shared<const Profile>(profile);
   const auto time = [&](Bytes bytes) {
     const Transfer transfer{TransferKind::kAllReduce, Axis::kData, false, bytes};
-    return choose_transfer(transfer, mesh_of(Axis::kData, 2), cluster).time;
+    return choose_transfer(transfer, one_axis_mesh(Axis::kData, 2), cluster).time;
   };
   EXPECT_EQ(time(kibibytes(1)), microseconds(10));  // as in the step
   EXPECT_EQ(time(kibibytes(64)), microseconds(50));
