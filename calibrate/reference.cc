@@ -127,7 +127,7 @@ double check_with_template(Trial& trial, Backend& backend) {
   for (const std::size_t i : trial.reads) reads.push_back(operand(i));
   for (const std::size_t i : trial.writes) writes.push_back(operand(i));
   cpu::Scratch<double> scratch;
-  cpu::compute<double>({trial.op, reads, writes, trial.place}, scratch);
+  cpu::compute<double>({trial.op, reads, writes, trial.place, trial.dropout}, scratch);
   trial.run(backend);
   double worst = 0;
   for (std::size_t w = 0; w < trial.writes.size(); ++w) {

@@ -40,6 +40,8 @@ Trial::Trial(const Job& job, const Body& body, const Compute& compute)
   for (std::int32_t i = 0; i < compute.operands.writes; ++i) {
     writes.push_back(index(compute.operands.reads + i));
   }
+  static constexpr std::uint32_t kStep = 0;
+  if (drops(op)) dropout.rule = dropout_rule(job.dropout, 17, &kStep);
   shrink();
   fill();
 }
@@ -102,7 +104,7 @@ void Trial::shrink() {
     gather->vocabulary = kEntries;
     place.batch.vocabulary = std::min(place.batch.vocabulary, kEntries * place.tensor_ranks);
   } else if (auto* softmax = std::get_if<Pointwise>(&op)) {
-    const bool scores = softmax->kind == PointwiseKind::kSoftmax ||
+    const bool scores = softmax->kind == PointwiseKind::kSoftmax || softmax->scores ||
                         softmax->kind == PointwiseKind::kSoftmaxBackward;
     if (!scores || softmax->rows * softmax->columns <= kElements) return;
     const std::int64_t rows =
@@ -111,6 +113,7 @@ void Trial::shrink() {
     if (rows >= softmax->rows) return;
     shrink_rows(softmax->rows, rows);
     softmax->rows = rows;
+    place.batch.micro_batch = 1;  // of so many heads
   } else if (const auto* attention = std::get_if<Attention>(&op)) {
     if (attention->queries == all && attention->keys == all && all > kPositions) {
       shrink_attention(kPositions);
@@ -137,6 +140,11 @@ void Trial::fill() {
       }
       continue;
     }
+    if (tensors[i].dtype == Dtype::kUint8) {  // a mask
+      auto* kept = reinterpret_cast<std::uint8_t*>(memory[i].data());
+      for (std::size_t at = 0; at < elements; ++at) kept[at] = hash(19, i, at) % 8 != 0 ? 1 : 0;
+      continue;
+    }
     STEPCAST_CHECK(tensors[i].dtype == Dtype::kInt64, "executable() names other dtypes");
     const auto entries =
         static_cast<std::uint64_t>(std::max<std::int64_t>(1, place.batch.vocabulary));
@@ -154,7 +162,7 @@ void Trial::run(Backend& backend) {
   std::vector<Operand> in, out;
   for (const std::size_t i : reads) in.push_back({data(i), &tensors[i]});
   for (const std::size_t i : writes) out.push_back({data(i), &tensors[i]});
-  backend.compute({op, in, out, place});
+  backend.compute({op, in, out, place, dropout});
 }
 
 }  // namespace stepcast

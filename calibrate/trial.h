@@ -25,6 +25,7 @@ struct Trial {
 
   Op op;
   Place place;
+  Dropout dropout;  // of an op that drops: some mask at the Job's rate
   std::vector<Tensor> tensors;
   std::vector<std::size_t> reads, writes;         // indices into tensors
   std::vector<std::vector<std::int64_t>> memory;  // of each tensor

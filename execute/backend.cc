@@ -17,12 +17,20 @@ bool all_known(const Gather& g) { return known(g.dtype) && known(g.gradient); }
 bool all_known(const Loss& l) { return known(l.dtype) && known(l.statistics); }
 bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) && known(u.moment); }
 
-bool drops(const Op& op) {
-  if (const auto* attention = std::get_if<Attention>(&op)) return attention->dropout;
-  const auto* pointwise = std::get_if<Pointwise>(&op);
-  return pointwise != nullptr && (pointwise->kind == PointwiseKind::kDropout ||
-                                  pointwise->kind == PointwiseKind::kDropoutBackward ||
-                                  pointwise->kind == PointwiseKind::kDropoutAdd);
+// The scores of `heads` heads of this rank, whose heads are those after the lower ranks', in
+// documents of `positions`.
+DropoutRows score_rows(const Work& work, std::int64_t heads, std::int64_t positions) {
+  const Batch& batch = work.place.batch;
+  DropoutRows rows;
+  rows.first_sequence = work.dropout.first_sequence;
+  rows.sequences = batch.micro_batch;
+  rows.positions = positions;
+  rows.scores = true;
+  rows.documents = batch.sequence_length / positions;
+  rows.first_head = work.place.tensor_rank * heads;
+  rows.heads = heads;
+  rows.model_heads = work.place.tensor_ranks * heads;
+  return rows;
 }
 
 // Of exponents and fractions as integers, all above infinity's are NaN. Looking at whole blocks
@@ -58,8 +66,32 @@ bool Backend::has_nan(const Operand& operand) {
   }
 }
 
+bool drops(const Op& op) {
+  if (const auto* attention = std::get_if<Attention>(&op)) return attention->dropout;
+  const auto* pointwise = std::get_if<Pointwise>(&op);
+  return pointwise != nullptr && (pointwise->kind == PointwiseKind::kDropout ||
+                                  pointwise->kind == PointwiseKind::kDropoutBackward ||
+                                  pointwise->kind == PointwiseKind::kDropoutAdd);
+}
+
+DropoutRows dropout_rows(const Attention& op, const Work& work) {
+  return score_rows(work, op.heads, op.queries);
+}
+
+DropoutRows dropout_rows(const Pointwise& op, const Work& work) {
+  const Batch& batch = work.place.batch;
+  if (op.scores) {
+    return score_rows(work, op.rows / (batch.micro_batch * batch.sequence_length), op.columns);
+  }
+  DropoutRows rows;
+  rows.first_sequence = work.dropout.first_sequence;
+  rows.positions = batch.sequence_length;
+  rows.first_token = work.place.token(0, op.rows);
+  rows.sequences = batch.micro_batch;
+  return rows;
+}
+
 std::string unsupported(const Op& op) {
-  if (drops(op)) return "dropout is not carried out yet";
   if (!std::visit([](const auto& o) { return all_known(o); }, op)) {
     return "only fp32 and bf16 are carried out yet";
   }

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "execute/dropout.h"
 #include "sim/program/program.h"
 
 namespace stepcast {
@@ -35,11 +36,24 @@ struct Place {
   }
 };
 
+// Of an op that drops elements: which dropout of the model it is, and of which sequences.
+struct Dropout {
+  DropoutRule rule;
+  std::int64_t first_sequence = 0;  // of the micro-batch, in the global batch of a step
+};
+
 struct Work {
   const Op& op;
   std::span<const Operand> reads, writes;
   const Place& place;
+  Dropout dropout = {};
 };
+
+// Whether the op drops elements, or takes the gradient of that: it needs Work::dropout.
+bool drops(const Op& op);
+// Which rows of the model the op's are. REQUIRES: drops(work.op).
+DropoutRows dropout_rows(const Pointwise& op, const Work& work);
+DropoutRows dropout_rows(const Attention& op, const Work& work);
 
 // AdamW (Loshchilov & Hutter 2019) with bias correction, after clipping by the global norm N
 // (Pascanu et al. 2013). In step n = 1, 2, ..., with g the gradient times
@@ -77,8 +91,8 @@ class Backend {
   virtual bool has_nan(const Operand& operand);
 };
 
-// "" or why no backend carries the op out yet: dropout (its masks would have to be the same
-// whatever the plan), anything but fp32 and bf16, bf16 weights without a master.
+// "" or why no backend carries the op out yet: anything but fp32 and bf16, bf16 weights without a
+// master.
 std::string unsupported(const Op& op);
 
 }  // namespace stepcast

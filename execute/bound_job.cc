@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "execute/hash.h"
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -107,17 +108,39 @@ std::vector<float> BoundJob::initial_values(TensorId id, std::int32_t chunk, dou
   return out;
 }
 
+std::int64_t BoundJob::first_sequence(const Call& call) const {
+  const auto data_ranks =
+      static_cast<std::int64_t>(job_.mesh.degree(Axis::kData)) * job_.mesh.degree(Axis::kReplica);
+  return (call.micro_batch * data_ranks + batch_rank_) * job_.batch.micro_batch;
+}
+
+Dropout BoundJob::dropout(const Op& op, std::span<const TensorId> reads,
+                          std::span<const TensorId> writes, std::uint64_t seed,
+                          const std::uint32_t* step) const {
+  if (!drops(op)) return {};
+  // Forward writes a mask, or lse, behind its result; backward reads the mask, or lse before d_o.
+  const auto* attention = std::get_if<Attention>(&op);
+  const bool attends_back = attention != nullptr && attention->pass == Pass::kBackward;
+  const TensorId kept =
+      writes.size() > 1 ? writes[1] : reads[reads.size() - (attends_back ? 2 : 1)];
+  const Label label = tensor(kept).label;
+  const std::string_view name = job_.names[static_cast<std::size_t>(label.name)];
+  const std::int64_t layer =
+      label.layer < 0 ? -1 : index_.first_layer(stage_, call_.chunk) + label.layer;
+  constexpr std::uint64_t kPurpose = 2;  // weights of that name and layer begin by another hash
+  const std::uint64_t key = hash(hash(seed, name.substr(0, name.rfind('.'))),
+                                 static_cast<std::uint64_t>(layer), kPurpose);
+  return {dropout_rule(job_.dropout, key, step), first_sequence(call_)};
+}
+
 // What a data loader would have copied to the device.
 std::span<const std::int64_t> BoundJob::tokens(TensorId id, const Call& call, std::int64_t step,
                                               const Corpus& corpus) {
   const DataUse use = index_.data_use(id);
   if (use == DataUse::kNone) return {};
   const Batch& batch = job_.batch;
-  const auto data_ranks =
-      static_cast<std::int64_t>(job_.mesh.degree(Axis::kData)) * job_.mesh.degree(Axis::kReplica);
-  const std::int64_t global = batch.micro_batch * batch.micro_batches * data_ranks;
-  const std::int64_t first =
-      step * global + (call.micro_batch * data_ranks + batch_rank_) * batch.micro_batch;
+  const std::int64_t global = place_.batch_tokens / batch.sequence_length;
+  const std::int64_t first = step * global + first_sequence(call);
   const std::int64_t shift = use == DataUse::kTargets ? 1 : 0;
   tokens_.resize(static_cast<std::size_t>(batch.sequence_length * batch.micro_batch));
   for (std::int64_t j = 0; j < batch.micro_batch; ++j) {

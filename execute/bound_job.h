@@ -77,6 +77,11 @@ class BoundJob {
   // numbers in their master copies; empty: zeros.
   std::vector<float> initial_values(TensorId id, std::int32_t chunk, double deviation,
                                     std::uint64_t seed) const;
+  // Which dropout an op of the current call is, by the label of what it keeps (see program.h).
+  // Nothing of an op that drops none. `step`: where the step's number stands, of the same memory as
+  // the operands.
+  Dropout dropout(const Op& op, std::span<const TensorId> reads, std::span<const TensorId> writes,
+                  std::uint64_t seed, const std::uint32_t* step) const;
   // The tokens of a resident in a call of a step, row = position * micro-batch + sequence; empty
   // where it holds no tokens.
   std::span<const std::int64_t> tokens(TensorId id, const Call& call, std::int64_t step,
@@ -108,6 +113,8 @@ class BoundJob {
   Call call_;
 
  private:
+  // Of a call's micro-batch, among the global batch of a step.
+  std::int64_t first_sequence(const Call& call) const;
   void collect(std::span<const TensorId> tensors, std::vector<Stretch>& out);
   void collect_share(std::span<const TensorId> tensors, std::int64_t member,
                      std::vector<Stretch>& out);

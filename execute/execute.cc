@@ -16,18 +16,33 @@
 
 namespace stepcast {
 
+namespace {
+
+std::string dropout_fault(const Job& job, const Op& op) {
+  if (job.dropout == 0) return "the job does not say the rate of its dropout";
+  const auto* pointwise = std::get_if<Pointwise>(&op);
+  if (pointwise == nullptr || !pointwise->scores) return "";
+  const std::int64_t positions = job.batch.sequence_length;
+  const bool fits = positions % pointwise->columns == 0 &&
+                    pointwise->rows % (positions * job.batch.micro_batch) == 0;
+  return fits ? "" : "these are not the scores of whole sequences";
+}
+
+}  // namespace
+
 std::string executable(const Job& job) {
   if (job.batch == Batch{}) return "the job does not say its batch";
   if (job.mesh.degree(Axis::kContext) > 1 || job.mesh.degree(Axis::kExpert) > 1) {
     return "context and expert parallelism are not carried out yet";
   }
   for (const Op& op : job.ops) {
-    const std::string fault = unsupported(op);
+    std::string fault = unsupported(op);
+    if (fault.empty() && drops(op)) fault = dropout_fault(job, op);
     if (!fault.empty()) return fmt::format("'{}': {}", to_text(op), fault);
   }
   for (const Tensor& tensor : job.tensors) {
     if (tensor.dtype == Dtype::kFp32 || tensor.dtype == Dtype::kBf16) continue;
-    // Bytes are buffers that nothing computes on; masks come with ops that are refused above.
+    // Bytes are masks, and buffers that nothing computes on.
     if (tensor.dtype == Dtype::kInt64 || tensor.dtype == Dtype::kUint8) continue;
     return fmt::format("tensor {} is {}; only fp32 and bf16 are carried out yet",
                        label_text(job, tensor.label), dtype_name(tensor.dtype));

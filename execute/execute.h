@@ -8,9 +8,9 @@
 // (job_index.h) and every rank takes its share of the same tokens (data.h).
 //
 // Numbers are stored as the Job says, fp32 or bf16 with an fp32 master copy of the weights, and
-// computed in fp32; there is no dropout (executable() says what is in the way). Constants that a
-// Job does not give: the optimizer's (backend.h), norms' epsilon 1e-5, rotary base 10000, and the
-// deviation of initial weights.
+// computed in fp32 (executable() says what is in the way). Dropout drops the same elements whatever
+// the plan (dropout.h). Constants that a Job does not give: the optimizer's (backend.h), norms'
+// epsilon 1e-5, rotary base 10000, and the deviation of initial weights.
 #pragma once
 
 #include <array>

@@ -96,6 +96,7 @@ void Rank::step() {
   result_run_.instructions = 0;
   result_run_.between = {};
   loss_ = 0;
+  dropout_step_ = static_cast<std::uint32_t>(step_);
   arena_.begin_step();
   begin_record();
   progress_.step.store(step_ + 1, std::memory_order_relaxed);
@@ -256,7 +257,8 @@ void Rank::compute(const Body& body, const Compute& compute) {
   writes_.clear();
   for (const TensorId id : reads) reads_.push_back({slot(id, call_), &tensor(id)});
   for (const TensorId id : writes) writes_.push_back({slot(id, call_), &tensor(id)});
-  backend_.compute({op, reads_, writes_, place_});
+  backend_.compute(
+      {op, reads_, writes_, place_, dropout(op, reads, writes, options_.seed, &dropout_step_)});
   const auto* loss = std::get_if<Loss>(&op);
   const bool counts = loss != nullptr && loss->part == LossPart::kFinish &&
                       compute.phase == Phase::kForward && place_.tensor_rank == 0;

@@ -66,6 +66,7 @@ class Rank : private BoundJob {
   std::array<std::vector<float>, 4> wide_;  // of an update whose numbers are not float
 
   std::int64_t step_ = 0;
+  std::uint32_t dropout_step_ = 0;  // the same, as dropout counts it
   double loss_ = 0;           // sum over this rank's tokens
   Clock::time_point begin_;   // of the step
   Clock::time_point entry_;   // when the last instruction that takes time had its end

@@ -140,6 +140,7 @@ void Backward::unary(const Node& node, const Pointwise& op, PointwiseKind kind, 
   Pointwise backward = op;
   backward.kind = kind;
   backward.columns = value(x).shape.elements() / op.rows;  // a gate's input is twice as wide
+  backward.scores = false;                                 // of dropout: the mask tells all
   push(make(node, ".gradient", backward, {dy, saved}, {dx}));
   give(node, x, dx);
 }

@@ -9,6 +9,7 @@
 //
 // Known to be read as more work than it is: attention within a sliding window counts as full
 // attention. Of a model that also sees or hears, only the text model is read.
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -142,7 +143,7 @@ class Reader {
     m.qk_norm = class_.qk_norm;
     m.post_norms = class_.post_norms;
     m.tied_embeddings = object_.boolean("tie_word_embeddings", class_.tied);
-    m.dropout = read_dropout();
+    read_dropout(m);
     check_model(m, object_,
                 {present(object_, {"num_attention_heads", "n_head"}), "num_key_value_heads",
                  "head_dim", present(object_, {"num_hidden_layers", "n_layer"})});
@@ -191,11 +192,17 @@ class Reader {
     m.attention_output_bias = class_.gpt || asked;
   }
 
-  // One switch stands for all of a model's dropouts: those of GPT-2 go on and off together.
-  bool read_dropout() const {
-    if (!class_.gpt) return object_.number("attention_dropout", 0.0, 0.0, 1.0) > 0;
-    return object_.number("attn_pdrop", 0.1, 0.0, 1.0) > 0 ||
-           object_.number("resid_pdrop", 0.1, 0.0, 1.0) > 0;
+  // One rate stands for all of a model's dropouts, the largest of them: those of GPT-2 go on and
+  // off together.
+  void read_dropout(Model& m) const {
+    const auto rate = [&](std::string_view key, double otherwise) {
+      return object_.number(key, otherwise, 0.0, kDropoutMost);
+    };
+    const double most =
+        class_.gpt ? std::max(rate("attn_pdrop", kDropoutRate), rate("resid_pdrop", kDropoutRate))
+                   : rate("attention_dropout", 0.0);
+    m.dropout = most >= kDropoutLeast;
+    if (m.dropout) m.dropout_rate = most;
   }
 
   const Object& object_;

@@ -186,6 +186,7 @@ Job Lowering::run() {
     job_.batch = {plan_.sequence_length, plan_.micro_batch, plan_.micro_batches(),
                   network_.vocabulary};
   }
+  if (plan_.dropout) job_.dropout = plan_.dropout_rate;
   parts_ = lay_out(network_, plan_);
   for (const Block& block : network_.kinds) kinds_.push_back(make_kind(tables_, block, plan_));
   if (plan_.clip_gradients) {

@@ -88,6 +88,7 @@ Model read_preset(const Object& o, std::string_view name) {
   m.post_norms = o.boolean("post_norms", m.post_norms);
   m.tied_embeddings = o.boolean("tied_embeddings", m.tied_embeddings);
   m.dropout = o.boolean("dropout", m.dropout);
+  m.dropout_rate = o.number("dropout_rate", m.dropout_rate, kDropoutLeast, kDropoutMost);
   o.done();
   check_model(m, o, {"heads", "kv_heads", "head_dim", "layers"});
   return m;
@@ -171,6 +172,7 @@ Json write_model(const Model& model) {
   json["post_norms"] = model.post_norms;
   json["tied_embeddings"] = model.tied_embeddings;
   json["dropout"] = model.dropout;
+  json["dropout_rate"] = model.dropout_rate;
   return json;
 }
 

@@ -15,6 +15,8 @@ namespace stepcast {
 
 enum class Activation : std::uint8_t { kGelu, kSwiglu, kGeglu };
 
+inline constexpr double kDropoutRate = 0.1;  // GPT-2's, and Megatron-LM's default
+
 struct Model {
   std::string name;
   std::int64_t layers = 0;
@@ -35,7 +37,8 @@ struct Model {
   bool qk_norm = false;             // Qwen3, Gemma3: norm of q and k over head_dim
   bool post_norms = false;          // Gemma2, Gemma3: also a norm after attention and after the MLP
   bool tied_embeddings = false;     // the head's matrix is the embedding table
-  bool dropout = false;             // hidden and attention dropout are trained with (p > 0)
+  bool dropout = false;             // embeddings, attention and both branches are trained with it
+  double dropout_rate = kDropoutRate;  // with this probability, all alike
 
   bool operator==(const Model&) const = default;
   bool gated() const { return activation != Activation::kGelu; }

@@ -122,6 +122,7 @@ struct Plan {
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
   CrossEntropy loss = CrossEntropy::kParallel;
   bool dropout = false;                // the model's dropout is active
+  double dropout_rate = kDropoutRate;  // with this probability; costs nothing, changes the numbers
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
   // host: where it waits until the device has done all that it has issued
@@ -193,13 +194,13 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
-// "attention", "loss", "dropout", "clip_gradients", "allocator", "buffers" of a what-if, "host" but
-// for its launch, and leaves its other keys to others. `devices` > 0 derives a left out data degree
-// and has to match; 0 takes any. Required is only batch.sequence_length; the rest defaults to the
-// members above, global to micro * data (one micro-batch), the schedule to 1f1b, or interleaved
-// where virtual_stages > 1, gradients to the compute type, dropout to the model's. With fp32
-// weights there is no further master copy, with fp32 gradients no further copy of those, whatever
-// is asked.
+// "attention", "loss", "dropout", "dropout_rate", "clip_gradients", "allocator", "buffers" of a
+// what-if, "host" but for its launch, and leaves its other keys to others. `devices` > 0 derives a
+// left out data degree and has to match; 0 takes any. Required is only batch.sequence_length; the
+// rest defaults to the members above, global to micro * data (one micro-batch), the schedule to
+// 1f1b, or interleaved where virtual_stages > 1, gradients to the compute type, dropout and its
+// rate to the model's. With fp32 weights there is no further master copy, with fp32 gradients no
+// further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

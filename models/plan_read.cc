@@ -312,6 +312,8 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
   plan.loss = what_if.word("loss", plan.loss, kLosses);
   plan.dropout = what_if.boolean("dropout", model.dropout);
+  plan.dropout_rate =
+      what_if.number("dropout_rate", model.dropout_rate, kDropoutLeast, kDropoutMost);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
   read_host(what_if.object("host"), plan);
   const Object allocator = what_if.object("allocator");
@@ -353,6 +355,7 @@ Json write_plan(const Plan& plan) {
   json["attention"] = word_of(plan.fused_attention, kAttentions);
   json["loss"] = word_of(plan.loss, kLosses);
   json["dropout"] = plan.dropout;
+  json["dropout_rate"] = plan.dropout_rate;
   json["clip_gradients"] = plan.clip_gradients;
   json["host"] = {{"p2p_sync", plan.p2p_sync},
                   {"pass_sync", plan.pass_sync},

@@ -270,6 +270,7 @@ ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
     ValueId mask = block_.activation("attention.mask", {score_rows, s}, Dtype::kUint8);
     ValueId dropped = act("attention.dropout", {score_rows, s});
     Pointwise drop{PointwiseKind::kDropout, score_rows, s, plan_.compute, plan_.compute, false};
+    drop.scores = true;
     block_.add("attention.dropout", drop, {probabilities}, {dropped, mask}, kCore);
     probabilities = dropped;
   }

@@ -42,10 +42,10 @@ struct GpuSubject {
   int ranks() const { return alone ? 1 : ring.mesh.ranks(); }
 };
 
-GpuSubject prepare(const CalibrateArguments& arguments, const std::string& config, bool speak) {
+GpuSubject prepare(const CalibrateArguments& arguments, const std::string& config) {
   std::vector<std::string> sets = arguments.sets;
   if (config != kStdout) sets.emplace_back("profile=null");  // it may name the file to be written
-  const WhatIf what_if = executable_what_if_on_gpus(config, sets, speak);
+  const WhatIf what_if = read_what_if(config, sets);
   const Plan plan = ring_plan(what_if.plan);
   GpuSubject subject{config, what_if.name, what_if.cluster,
                      lower_ring(transformer(what_if.model, plan), what_if.plan, kRingRounds)};
@@ -323,10 +323,10 @@ class GpuCalibrator {
   CudaWatch watch_;
 };
 
-std::vector<GpuSubject> prepare_all(const CalibrateArguments& arguments, bool speak) {
+std::vector<GpuSubject> prepare_all(const CalibrateArguments& arguments) {
   std::vector<GpuSubject> subjects;
   for (const std::string& config : arguments.configs) {
-    subjects.push_back(prepare(arguments, config, speak));
+    subjects.push_back(prepare(arguments, config));
     const std::string &device = subjects.back().cluster.device.name,
                       &other = subjects.front().cluster.device.name;
     if (device == other) continue;
@@ -426,14 +426,14 @@ int calibrate_on_gpus(const CalibrateArguments& arguments) {
     const bool speaks = launched_rank() == 0;
     std::vector<GpuSubject> subjects;
     try {
-      subjects = prepare_all(arguments, speaks);
+      subjects = prepare_all(arguments);
     } catch (const Error&) {
       if (!speaks) sleep(2);
       throw;
     }
     return calibrate_processes(arguments, subjects);
   }
-  const std::vector<GpuSubject> subjects = prepare_all(arguments, true);
+  const std::vector<GpuSubject> subjects = prepare_all(arguments);
   GpuCalibrator calibrator(arguments, subjects, nullptr, cuda_devices());
   calibrator.measure();
   return calibrator.report();

@@ -118,6 +118,8 @@ void add_execute(CLI::App& app, Arguments& arguments) {
       ->type_name("auto|cpu|cuda");
   command->add_flag("--cuda-graphs", execute.cuda_graphs,
                     "Capture a step once and launch it whole: no gaps between kernels");
+  command->add_flag("--register-buffers", execute.register_buffers,
+                    "NCCL allocates the ranks' memory and need not copy through its own");
   command->footer(R"(Examples:
   stepcast execute configs/tiny-gpt-8xcpu.json --steps 50
   mpirun -n 8 stepcast execute configs/tiny-gpt-8xcpu.json --launch mpi --json -)");

@@ -33,6 +33,7 @@ struct ExecuteArguments {
   std::uint64_t seed = 1;          // --seed: of initial weights and the made-up language
   std::string device = "auto";     // --device auto|cpu|cuda
   bool cuda_graphs = false;        // --cuda-graphs
+  bool register_buffers = false;   // --register-buffers
 };
 int execute_command(const ExecuteArguments& arguments);
 

@@ -67,8 +67,8 @@ std::optional<Difference> first_difference(const Json& predicted, const Json& me
   return Difference{parent, key, value_text(predicted, key), value_text(measured, key)};
 }
 
-// Within the model these do not say what is computed; a run leaves dropout out.
-constexpr std::array kFreeInModel = {"name", "dropout"};
+// Within the model these do not say what is computed; whether dropout is on, the plan's key says.
+constexpr std::array kFreeInModel = {"name", "dropout", "dropout_rate"};
 constexpr std::array kQuestion = {"model", "batch", "parallel", "sharding", "recompute"};
 constexpr std::array kUnasked = {"expect", "train"};  // change nothing in a step
 

@@ -122,7 +122,7 @@ Json report_json(const Report& report, const Job& job, const std::vector<RankRun
                      {"launch", arguments.launch},
                      {"timed", is_timed(job, machine, arguments, gpus)},
                      {"ranks", job.mesh.ranks()}};
-  if (gpus.used) json["machine"]["gpu"] = gpu_json(gpus, arguments.cuda_graphs);
+  if (gpus.used) json["machine"]["gpu"] = gpu_json(gpus, cuda_options(arguments));
   json["training"] = {{"data", arguments.data.empty() ? "synthetic" : arguments.data},
                       {"seed", options.seed},
                       {"initial_deviation", options.initial_deviation},
@@ -214,7 +214,7 @@ std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak)
   auto prepared = std::make_unique<Prepared>();
   prepared->gpus.used = choose_gpus(arguments);
   prepared->what_if = prepared->gpus.used
-                          ? executable_what_if_on_gpus(arguments.config, arguments.sets, speak)
+                          ? read_what_if(arguments.config, arguments.sets)
                           : executable_what_if(arguments.config, arguments.sets, speak);
   prepared->job = executable_job(prepared->what_if, arguments.config);
   const Job& job = prepared->job;
@@ -287,7 +287,7 @@ int execute_threads(const ExecuteArguments& arguments) {
   const auto prepared = prepare(arguments, true);
   if (prepared->gpus.used) {
     std::vector<RankRun> runs = run_on_gpus(prepared->job, prepared->options, *prepared->corpus,
-                                            arguments.cuda_graphs, prepared->gpus);
+                                            cuda_options(arguments), prepared->gpus);
     return report_all(*prepared, runs, arguments);
   }
   const int threads = threads_of_rank(*prepared);
@@ -310,7 +310,7 @@ int run_process(Prepared& prepared, const ExecuteArguments& arguments, Progress&
     const auto transport = session.transport();
     if (prepared.gpus.used) {
       const RankRun mine = run_on_a_gpu(job, prepared.options, *prepared.corpus, *transport,
-                                        arguments.cuda_graphs, prepared.gpus);
+                                        cuda_options(arguments), prepared.gpus);
       std::vector<RankRun> runs = gather_runs(*transport, job.mesh, mine);
       return runs.empty() ? 0 : report_all(prepared, runs, arguments);
     }

@@ -23,8 +23,10 @@ bool choose_gpus(const ExecuteArguments& arguments) {
     const bool enough = arguments.launch == "mpi" || what_if.plan.ranks() <= cuda_devices();
     chosen = enough && what_if.cluster.device.nccl.has_value() && cuda_missing().empty();
   }
-  if (!chosen && arguments.cuda_graphs) {
-    throw Error("--cuda-graphs", "is for GPUs; say --device cuda too, and see what is missing");
+  for (const auto& [flag, given] : {std::pair("--cuda-graphs", arguments.cuda_graphs),
+                                    std::pair("--register-buffers", arguments.register_buffers)}) {
+    if (!given || chosen) continue;
+    throw Error(flag, "is for GPUs; say --device cuda too, and see what is missing");
   }
   return chosen;
 }
@@ -43,10 +45,10 @@ void check_graphs(const Job& job) {
 }
 
 std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
-                                 const Corpus& corpus, bool graphs, Gpus& gpus) {
+                                 const Corpus& corpus, const CudaOptions& cuda, Gpus& gpus) {
   std::vector<RankRun> runs;
-  if (graphs) check_graphs(job);
-  for (CudaRun& run : run_cuda_threads(job, options, corpus, {graphs})) {
+  if (cuda.graphs) check_graphs(job);
+  for (CudaRun& run : run_cuda_threads(job, options, corpus, cuda)) {
     if (runs.empty()) gpus.memory = std::move(run.memory);
     runs.push_back(std::move(run.run));
   }
@@ -55,16 +57,16 @@ std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
 }
 
 RankRun run_on_a_gpu(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-                     Transport& control, bool graphs, Gpus& gpus) {
-  if (graphs) check_graphs(job);
+                     Transport& control, const CudaOptions& cuda, Gpus& gpus) {
+  if (cuda.graphs) check_graphs(job);
   const int device = cuda_device_of_process(control.rank());
-  CudaRun run = run_cuda_rank(job, options, corpus, control, device, {graphs});
+  CudaRun run = run_cuda_rank(job, options, corpus, control, device, cuda);
   gpus.memory = std::move(run.memory);
   gpus.machine = cuda_machine(device);
   return std::move(run.run);
 }
 
-Json gpu_json(const Gpus& gpus, bool graphs) {
+Json gpu_json(const Gpus& gpus, const CudaOptions& cuda) {
   const CudaMachine& m = gpus.machine;
   Json json = {{"device", m.device},
                {"multiprocessors", m.multiprocessors},
@@ -81,7 +83,8 @@ Json gpu_json(const Gpus& gpus, bool graphs) {
                {"power_limit_watts", m.power_limit_watts},
                {"temperature_celsius", m.temperature_celsius},
                {"throttled_by", m.throttled_by},
-               {"cuda_graphs", graphs}};
+               {"cuda_graphs", cuda.graphs},
+               {"registered_buffers", cuda.register_buffers}};
   json["memory_items"] = Json::array();
   for (const MemoryItem& item : gpus.memory) {
     json["memory_items"].push_back({{"name", item.name}, {"bytes", item.bytes.count}});

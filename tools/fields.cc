@@ -95,6 +95,8 @@ std::vector<Field> model_fields() {
             "With a pipeline, first and last stage each hold it and reduce its gradient."),
       field(Form::kSwitch, "model.dropout", "false",
             "The model is trained with dropout (style gpt: true)."),
+      field(Form::kNumber, "model.dropout_rate", "0.1",
+            "Of that dropout: the probability that an element is dropped."),
       input_only(field(Form::kText, "model.source", "none", "Where the numbers come from.")),
       input_only(field(Form::kText, "model.description", "none", "Words for people."))};
 }
@@ -326,6 +328,9 @@ std::vector<Field> memory_fields() {
            "transformer_engine none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
+      field(Form::kNumber, "dropout_rate", "the model's",
+            "The probability that dropout drops an element.",
+            "What is trained; no time and no memory."),
       field(Form::kSwitch, "clip_gradients", "true",
             "Clip by the global norm: all ranks reduce it before the update."),
       field(Form::kObject, "fusion", "{}",

@@ -72,37 +72,24 @@ WhatIf executable_what_if(const std::string& config, const std::vector<std::stri
                           bool speak) {
   const WhatIf asked = read_what_if(config, given);
   std::vector<std::string> sets = given;
-  for (const char* set : {"precision.compute=fp32", "precision.gradients=fp32",
-                          "precision.moments=fp32", "precision.scaling=none",
-                          "precision.fp8_weights=false", "dropout=false"}) {
+  for (const char* set :
+       {"precision.compute=fp32", "precision.gradients=fp32", "precision.moments=fp32",
+        "precision.scaling=none", "precision.fp8_weights=false"}) {
     sets.emplace_back(set);
   }
   WhatIf what_if = config == "-" ? asked : read_what_if(config, sets);
   const bool changed = asked.plan.compute != Dtype::kFp32 || asked.plan.gradients != Dtype::kFp32 ||
-                       asked.plan.moments != Dtype::kFp32 || asked.plan.dropout;
+                       asked.plan.moments != Dtype::kFp32;
   if (changed && config == "-") {
     throw Error("execute -",
-                "runs in fp32 without dropout; say \"precision\": {\"compute\": "
-                "\"fp32\", \"moments\": \"fp32\"} and \"dropout\": false");
+                "runs in fp32; say \"precision\": {\"compute\": \"fp32\", \"moments\": "
+                "\"fp32\"}");
   }
   if (changed && speak) {
-    std::fputs(
-        "stepcast: execute runs in fp32 without dropout, whatever the file says; bytes are "
-        "those of fp32\n",
-        stderr);
+    std::fputs("stepcast: execute runs in fp32, whatever the file says; bytes are those of fp32\n",
+               stderr);
   }
   return what_if;
-}
-
-WhatIf executable_what_if_on_gpus(const std::string& config, const std::vector<std::string>& given,
-                                  bool speak) {
-  const WhatIf asked = read_what_if(config, given);
-  if (!asked.plan.dropout) return asked;
-  if (config == "-") throw Error("execute -", "runs without dropout; say \"dropout\": false");
-  std::vector<std::string> sets = given;
-  sets.emplace_back("dropout=false");
-  if (speak) std::fputs("stepcast: execute runs without dropout, whatever the file says\n", stderr);
-  return read_what_if(config, sets);
 }
 
 Job executable_job(const WhatIf& what_if, const std::string& config) {

@@ -23,13 +23,10 @@ Machine this_machine();
 // "cores" of the machine, "onednn", "compiler" and, if it was built with it, "mpi".
 std::map<std::string, std::string> machine_texts();
 
-// The what-if as it can be carried out: in fp32, without dropout. Says so on stderr where that is a
+// The what-if as it can be carried out by the CPU: in fp32. Says so on stderr where that is a
 // change, if it may speak.
 WhatIf executable_what_if(const std::string& config, const std::vector<std::string>& sets,
                           bool speak);
-// The same on GPUs: as the file says, without dropout.
-WhatIf executable_what_if_on_gpus(const std::string& config, const std::vector<std::string>& sets,
-                                  bool speak);
 
 // Lowered and verified. Throws Error (place: the config) for what no backend carries out.
 Job executable_job(const WhatIf& what_if, const std::string& config);

@@ -86,10 +86,10 @@ std::string plan_text(const WhatIf& what_if) {
   words.push_back(fmt::format("zero {}", plan.zero));
   words.push_back(fmt::format("global batch {} = micro {} x {} x data {}", plan.global_batch,
                               plan.micro_batch, plan.micro_batches(), plan.data));
-  words.push_back(fmt::format("sequence {}", plan.sequence_length));
-  if (plan.attended() < plan.sequence_length) {
-    words.push_back(fmt::format("of documents of {}", plan.attended()));
-  }
+  const bool packed = plan.attended() < plan.sequence_length;
+  words.push_back(packed ? fmt::format("sequence {} in documents of {}", plan.sequence_length,
+                                       plan.attended())
+                         : fmt::format("sequence {}", plan.sequence_length));
   const Json& recompute = config.at("recompute");
   words.push_back("recompute " + (recompute.is_string() ? recompute.get<std::string>()
                                                         : recompute.dump()));

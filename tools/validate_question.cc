@@ -240,7 +240,8 @@ Json sharding_question(const Json& row, std::int64_t data, std::int64_t per_node
       text_of(section_of(section_of(row, "software"), "extra"), "overlap");
   if (has(overlap, "no grad-reduce") || overlap.starts_with("none")) {
     sharding["overlap"] = false;
-  } else if (switch_of(flags, "overlap-grad-reduce") == true || sharding["zero"] == 3) {
+  } else if (switch_of(flags, "overlap-grad-reduce") == true || sharding["zero"] == 3 ||
+             text_of(flags, "DDP-impl") == "torch") {  // Megatron-LM until 2022: "local" waits
     sharding["overlap"] = true;
   } else if (!flags.empty()) {
     sharding["overlap"] = false;  // the whole command line is there, and does not ask for it

@@ -1,6 +1,8 @@
 // Fused attention, one head at a time: its scores live in scratch of s x s numbers. Backward makes
 // them again from the log-sum-exp that forward kept (Dao et al. 2022): with P = exp(S - lse),
 //   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dQ = scale dS K,  dK = scale dS^T Q.
+// With dropout, of factors M on the probabilities (0 or 1 / (1 - rate)), O = (P M) V, so that
+//   dV = (P M)^T dO,  dP = M dO V^T;  rowsum(dP P) is still rowsum(dO O).
 // Cost: O(s^2 d) a head; a causal mask saves no work here.
 #include <algorithm>
 #include <cmath>
@@ -9,6 +11,7 @@
 #include "execute/cpu/gemm.h"
 #include "execute/cpu/kernels.h"
 #include "execute/cpu/loops.h"
+#include "execute/cpu/masks.h"
 #include "execute/cpu/packed.h"
 
 namespace stepcast::cpu {
@@ -18,6 +21,60 @@ namespace {
 // The keys that the query at position i sees.
 std::int64_t visible(const Attention& op, std::int64_t i) {
   return op.causal && op.queries == op.keys ? i + 1 : op.keys;
+}
+
+// What dropout does to the scores of one head.
+class RowDropout {
+ public:
+  // REQUIRES: `factors` has room for a row.
+  RowDropout(const Attention& op, const Work& work, std::int64_t sequence, std::int64_t head,
+             float* factors)
+      : on_(op.dropout), factors_(factors) {
+    if (!on_) return;
+    mask_ = work.dropout.rule.now();
+    first_row_ = dropout_rows(op, work).of((sequence * op.heads + head) * op.queries);
+  }
+
+  void make(std::int64_t query, std::int64_t seen) {
+    if (on_) drop_factors(mask_, first_row_ + query, seen, factors_);
+  }
+  // Of the query that was made last.
+  template <class Real>
+  void apply(Real* row, std::int64_t seen) const {
+    for (std::int64_t j = 0; on_ && j < seen; ++j) row[j] *= static_cast<Real>(factors_[j]);
+  }
+
+ private:
+  bool on_;
+  float* factors_;
+  DropoutMask mask_;
+  std::int64_t first_row_ = 0;
+};
+
+// Of one head: scores become probabilities, dropped; their log-sum-exp into lse.
+template <class Real>
+void probabilities(const Attention& op, const Packed& p, Real* scores, Real* lse,
+                   RowDropout dropout) {
+  const std::int64_t s = p.positions;
+  for (std::int64_t i = 0; i < s; ++i) {
+    Real* row = scores + i * s;
+    const std::int64_t seen = visible(op, i);
+    if constexpr (std::is_same_v<Real, float>) {
+      const float most = loops().maximum(row, seen);
+      const float sum = loops().exponentials(row, most, row, seen);
+      loops().scale(row, 1 / sum, seen);
+      lse[i] = most + std::log(sum);
+    } else {
+      const Real most = *std::max_element(row, row + seen);
+      double sum = 0;
+      for (std::int64_t j = 0; j < seen; ++j) sum += row[j] = std::exp(row[j] - most);
+      for (std::int64_t j = 0; j < seen; ++j) row[j] = static_cast<Real>(row[j] / sum);
+      lse[i] = static_cast<Real>(static_cast<double>(most) + std::log(sum));
+    }
+    std::fill(row + seen, row + s, Real(0));
+    dropout.make(i, seen);
+    dropout.apply(row, seen);
+  }
 }
 
 template <class Real>
@@ -36,34 +93,19 @@ void forward(const Attention& op, const Work& work, const Packed& p, Scratch<Rea
       Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * s;
       multiply<Real>(s, s, d, p.scale(), {q.data, q.stride, false}, {k.data, k.stride, true}, 0,
                      scores, s);
-      for (std::int64_t i = 0; i < s; ++i) {
-        Real* row = scores + i * s;
-        const std::int64_t seen = visible(op, i);
-        if constexpr (std::is_same_v<Real, float>) {
-          const float most = loops().maximum(row, seen);
-          const float sum = loops().exponentials(row, most, row, seen);
-          loops().scale(row, 1 / sum, seen);
-          std::fill(row + seen, row + s, 0.0f);
-          lse[i] = most + std::log(sum);
-          continue;
-        }
-        const Real most = *std::max_element(row, row + seen);
-        double sum = 0;
-        for (std::int64_t j = 0; j < seen; ++j) sum += row[j] = std::exp(row[j] - most);
-        for (std::int64_t j = 0; j < seen; ++j) row[j] = static_cast<Real>(row[j] / sum);
-        std::fill(row + seen, row + s, Real(0));
-        lse[i] = static_cast<Real>(static_cast<double>(most) + std::log(sum));
-      }
+      probabilities<Real>(op, p, scores, lse,
+                          RowDropout(op, work, sequence, head, scratch.factors.data()));
       multiply<Real>(s, d, s, 1, {scores, s, false}, {v.data, v.stride, false}, 0, o.data,
                      o.stride);
     }
   }
 }
 
-// Of one head: probabilities into scratch.scores, the scores' gradients into scratch.gradients.
+// Of one head: probabilities, dropped, into scratch.scores, the scores' gradients into
+// scratch.gradients.
 template <class Real>
 void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Real> d_o,
-                     const Real* lse, Scratch<Real>& scratch) {
+                     const Real* lse, RowDropout dropout, Scratch<Real>& scratch) {
   const std::int64_t s = p.positions;
   for (std::int64_t i = 0; i < s; ++i) {
     Real* row = scratch.scores.data() + i * s;
@@ -73,6 +115,8 @@ void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Re
       dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
     }
     const std::int64_t seen = visible(op, i);
+    dropout.make(i, seen);
+    dropout.apply(gradient, seen);
     if constexpr (std::is_same_v<Real, float>) {
       loops().exponentials(row, lse[i], row, seen);
       loops().softmax_backward(gradient, row, static_cast<float>(dot), gradient, seen);
@@ -81,6 +125,7 @@ void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Re
       row[j] = std::exp(row[j] - lse[i]);
       gradient[j] = row[j] * (gradient[j] - static_cast<Real>(dot));
     }
+    dropout.apply(row, seen);
     std::fill(row + seen, row + s, Real(0));
     std::fill(gradient + seen, gradient + s, Real(0));
   }
@@ -106,7 +151,8 @@ void backward(const Attention& op, const Work& work, const Packed& p, Scratch<Re
                      scores, s);
       multiply<Real>(s, s, d, 1, {d_o.data, d_o.stride, false}, {v.data, v.stride, true}, 0,
                      gradients, s);
-      score_gradients<Real>(op, p, o, d_o, lse, scratch);
+      score_gradients<Real>(op, p, o, d_o, lse,
+                            RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
       const auto dq = p.view<Real>(work.writes[0], sequence, p.query_column(head));
       const auto dk = p.view<Real>(work.writes[0], sequence, p.key_column(kv));
       const auto dv = p.view<Real>(work.writes[0], sequence, p.value_column(kv));
@@ -132,6 +178,7 @@ void run(const Attention& op, const Work& work, Scratch<Real>& scratch) {
   const auto size = static_cast<std::size_t>(p.positions * p.positions);
   if (scratch.scores.size() < size) scratch.scores.resize(size);
   if (scratch.gradients.size() < size) scratch.gradients.resize(size);
+  scratch.factors.resize(static_cast<std::size_t>(p.positions));
   if (is_forward) {
     forward<Real>(op, work, p, scratch);
   } else {

@@ -7,6 +7,7 @@
 
 #include "execute/cpu/kernels.h"
 #include "execute/cpu/loops.h"
+#include "execute/cpu/masks.h"
 #include "sim/base/error.h"
 
 namespace stepcast::cpu {
@@ -297,8 +298,8 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
       }
       return;
     case PointwiseKind::kDropout:
-    case PointwiseKind::kDropoutBackward:
-    case PointwiseKind::kDropoutAdd:
+    case PointwiseKind::kDropoutAdd: return drop<Real>(op, work);
+    case PointwiseKind::kDropoutBackward: return drop_backward<Real>(op, work);
     case PointwiseKind::kScale:
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:

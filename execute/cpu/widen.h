@@ -16,7 +16,7 @@ class Widener {
   void run(const Work& work, Kernel kernel) {
     if (!any_narrow(work)) return kernel(work);
     widen(work);
-    kernel(Work{work.op, reads_, writes_, work.place});
+    kernel(Work{work.op, reads_, writes_, work.place, work.dropout});
     narrow(work);
   }
 

@@ -19,6 +19,8 @@ struct AttentionOperands {
   bool all_bf16 = true;
   HeadNumbers q, k, v, o, d_o, d_q, d_k, d_v;
   float* lse = nullptr;
+  bool drops = false;
+  AttentionDropout dropout;
 };
 
 inline HeadNumbers head_numbers(const Operand& operand, std::int64_t first_column,
@@ -50,6 +52,8 @@ inline AttentionOperands attention_operands(const Attention& op, const Work& wor
   out.v = head_numbers(qkv, value, op);
   out.o = head_numbers(forward ? work.writes[0] : work.reads[n - 3], 0, op);
   out.lse = floats(forward ? work.writes[1] : work.reads[n - 2]);
+  out.drops = op.dropout;
+  if (op.dropout) out.dropout = {work.dropout.rule, dropout_rows(op, work)};
   if (!forward) {
     out.d_o = head_numbers(work.reads[n - 1], 0, op);
     out.d_q = head_numbers(work.writes[0], 0, op);
@@ -74,16 +78,26 @@ inline std::int64_t attention_scratch_floats(const Attention& op) {
   return op.pass == Pass::kForward ? 0 : op.batch * op.heads * op.queries;
 }
 
-template <int kDim, class Run>
+template <int kDim, bool kDrops, class Run>
 void flash_kernels(const AttentionOperands& a, bool forward, float* scratch, Run run) {
   const auto q = head_rows<const Bf16>(a.q), k = head_rows<const Bf16>(a.k);
   const auto v = head_rows<const Bf16>(a.v);
-  if (forward) return run(FlashForward<kDim>{a.shape, q, k, v, head_rows<Bf16>(a.o), a.lse});
+  if (forward) {
+    return run(
+        FlashForward<kDim, kDrops>{a.shape, q, k, v, head_rows<Bf16>(a.o), a.lse, a.dropout});
+  }
   const auto d_o = head_rows<const Bf16>(a.d_o);
   run(FlashDots<kDim>{a.shape, head_rows<const Bf16>(a.o), d_o, scratch});
-  run(FlashQueries<kDim>{a.shape, q, k, v, d_o, a.lse, scratch, head_rows<Bf16>(a.d_q)});
-  run(FlashKeys<kDim>{a.shape, q, k, v, d_o, a.lse, scratch, head_rows<Bf16>(a.d_k),
-                      head_rows<Bf16>(a.d_v)});
+  run(FlashQueries<kDim, kDrops>{a.shape, q, k, v, d_o, a.lse, scratch, head_rows<Bf16>(a.d_q),
+                                 a.dropout});
+  run(FlashKeys<kDim, kDrops>{a.shape, q, k, v, d_o, a.lse, scratch, head_rows<Bf16>(a.d_k),
+                              head_rows<Bf16>(a.d_v), a.dropout});
+}
+
+template <int kDim, class Run>
+void flash_kernels(const AttentionOperands& a, bool forward, float* scratch, Run run) {
+  if (a.drops) return flash_kernels<kDim, true>(a, forward, scratch, run);
+  flash_kernels<kDim, false>(a, forward, scratch, run);
 }
 
 template <class Run>
@@ -92,8 +106,20 @@ void op_kernels(const Attention& op, const Work& work, float* scratch, Run run) 
   const bool forward = op.pass == Pass::kForward;
   if (a.all_bf16 && a.dim == 64) return flash_kernels<64>(a, forward, scratch, run);
   if (a.all_bf16 && a.dim == 128) return flash_kernels<128>(a, forward, scratch, run);
-  PlainAttention kernel{
-      PlainPass::kForward, a.shape, a.dim, a.q, a.k, a.v, a.o, a.d_o, a.d_q, a.d_k, a.d_v, a.lse};
+  PlainAttention kernel{PlainPass::kForward,
+                        a.shape,
+                        a.dim,
+                        a.q,
+                        a.k,
+                        a.v,
+                        a.o,
+                        a.d_o,
+                        a.d_q,
+                        a.d_k,
+                        a.d_v,
+                        a.lse,
+                        a.drops,
+                        a.dropout};
   if (forward) return run(kernel);
   kernel.pass = PlainPass::kQueries;
   run(kernel);

@@ -2,8 +2,8 @@
 // formulas are those of execute/cpu/pointwise.cc; GELU is its tanh form.
 #pragma once
 
-#include "execute/cuda/philox.h"
 #include "execute/cuda/storage.h"
+#include "execute/dropout.h"
 
 namespace stepcast::cuda {
 
@@ -129,11 +129,10 @@ struct GateKernel {
 };
 
 // y = dropout(x + bias) + residual, mask (one byte an element); bias and residual may be absent.
-// `first` is the place of element 0 in the whole tensor of the model, a multiple of four.
 struct DropoutForward {
   static constexpr int kThreads = kElementThreads, kBlocksMin = 4;
   DropoutRule rule;
-  std::int64_t first = 0;
+  DropoutRows rows;
   std::int64_t size = 0, columns = 1;
   ConstView x, bias, residual;
   View y;
@@ -142,23 +141,24 @@ struct DropoutForward {
   Geometry geometry() const { return element_geometry(size); }
 
   STEPCAST_HD void operator()(const Thread& t) const {
-    const bool wide = all_aligned(x, bias, residual, y) && (!bias || columns % kWide == 0) &&
+    const bool wide = all_aligned(x, bias, residual, y) && columns % kWide == 0 &&
                       reinterpret_cast<std::uintptr_t>(mask) % kWide == 0;
-    const float scale = rule.scale();
+    const DropoutMask drop = rule.now();
     for_stretches(t.first(), t.stride(), size, wide, [&](std::int64_t at, auto count) {
       constexpr unsigned kCount = decltype(count)::value;
       float value[kCount], b[kCount] = {}, beside[kCount] = {};
       x.load(at, value);
-      if (bias) bias.load(at % columns, b);
+      const std::int64_t column = at % columns, row = rows.of(at / columns);
+      if (bias) bias.load(column, b);
       if (residual) residual.load(at, beside);
       Bundle<std::uint8_t, kCount> kept;
       PhiloxWords words{};
       STEPCAST_UNROLL for (unsigned k = 0; k < kCount; ++k) {
-        const std::int64_t element = first + at + k;
-        if (k % 4 == 0) words = rule.words(element / 4);
-        const unsigned word = kCount == 1 ? static_cast<unsigned>(element % 4) : k % 4;
-        kept.values[k] = rule.kept(words.words[word]) ? 1 : 0;
-        value[k] = (kept.values[k] != 0 ? (value[k] + b[k]) * scale : 0.0f) + beside[k];
+        if (k % 4 == 0) words = drop.words(row, (column + k) / 4);
+        const unsigned word = kCount == 1 ? static_cast<unsigned>(column % 4) : k % 4;
+        const float factor = drop.factor(words.words[word]);
+        kept.values[k] = factor != 0 ? 1 : 0;
+        value[k] = (value[k] + b[k]) * factor + beside[k];
       }
       *reinterpret_cast<Bundle<std::uint8_t, kCount>*>(mask + at) = kept;
       y.store(at, value);
@@ -168,7 +168,7 @@ struct DropoutForward {
 
 struct DropoutBackward {
   static constexpr int kThreads = kElementThreads, kBlocksMin = 4;
-  float scale = 1;  // DropoutRule::scale
+  float scale = 1;  // of what is kept
   std::int64_t size = 0;
   ConstView d_y;
   const std::uint8_t* mask = nullptr;

@@ -3,6 +3,8 @@
 //   P = 2^(c S - c' lse),  dP = dO V^T,  dS = P (dP - D),  D = rowsum(dO O)
 //   dV = P^T dO,  dK = dS^T Q / sqrt(d),  dQ = dS K / sqrt(d)
 //
+// With dropout (kDrops), of factors M on the probabilities:  dP = M dO V^T,  dV = (P M)^T dO.
+//
 // FlashAttention-2 makes all three in one pass over blocks of keys and adds dQ up with atomics.
 // Here dQ has a pass of its own over blocks of queries, which makes S and dP again: seven products
 // for its five, and no order of additions left to chance. Three kernels:
@@ -55,7 +57,7 @@ struct FlashDots {
   }
 };
 
-template <int kDim>
+template <int kDim, bool kDrops = false>
 struct FlashQueries {
   static constexpr int kThreads = 256, kBlocksMin = 1;
   static constexpr int kQueries = 128, kKeys = 64, kColumns = kKeys / 8;
@@ -64,6 +66,7 @@ struct FlashQueries {
   const float* lse = nullptr;
   const float* dots = nullptr;
   HeadRows<Bf16> d_q;
+  AttentionDropout dropout = {};
 
   Geometry geometry() const {
     return {ceil_divide(shape.positions, kQueries), shape.heads, shape.sequences, kThreads,
@@ -112,6 +115,10 @@ struct FlashQueries {
           t, p, [&](int, int step) { return load_a(t, queries, warp_row, step); }, keys(at % 2));
       multiply_rows(
           t, d_p, [&](int, int step) { return load_a(t, d_outs, warp_row, step); }, values(at % 2));
+      if constexpr (kDrops) {
+        const std::int64_t row = dropout_row(dropout, shape, sequence, head) + first + warp_row;
+        drop_keys(t, d_p, dropout.rule.now(), row, at * kKeys);
+      }
       differentiate(t, p[0], d_p[0], row_lse, row_dot, first + warp_row, at * kKeys);
       multiply_columns(t, out, d_p, keys(at % 2));
     }
@@ -145,7 +152,7 @@ struct FlashQueries {
   }
 };
 
-template <int kDim>
+template <int kDim, bool kDrops = false>
 struct FlashKeys {
   static constexpr int kThreads = 256, kBlocksMin = 1;
   static constexpr int kKeys = 128, kQueries = 64, kColumns = kQueries / 8;
@@ -154,6 +161,7 @@ struct FlashKeys {
   const float* lse = nullptr;
   const float* dots = nullptr;
   HeadRows<Bf16> d_k, d_v;
+  AttentionDropout dropout = {};
 
   Geometry geometry() const {
     return {ceil_divide(shape.positions, kKeys), shape.kv_heads, shape.sequences, kThreads,
@@ -206,16 +214,24 @@ struct FlashKeys {
       multiply_rows(
           t, p, [&](int, int step) { return load_a(t, shared.keys, warp_row, step); },
           shared.queries(parity));
-      probabilities(t, p[0], shared.lse(parity), first + warp_row,
-                    (first_tile + item % tiles) * kQueries);
-      multiply_columns(t, value_out, p, shared.d_outs(parity));
+      const int first_query = (first_tile + item % tiles) * kQueries;
+      probabilities(t, p[0], shared.lse(parity), first + warp_row, first_query);
+      FragmentC dropped[1][kColumns];  // P M
+      STEPCAST_UNROLL for (int n = 0; n < kColumns; ++n) dropped[0][n] = p[0][n];
+      if constexpr (kDrops) {
+        const std::int64_t row = dropout_row(dropout, shape, sequence, kv * group + item / tiles);
+        drop_queries(t, dropped[0], dropout.rule.now(), row + first_query, first + warp_row);
+      }
+      multiply_columns(t, value_out, dropped, shared.d_outs(parity));
       multiply_rows(
           t, d_p, [&](int, int step) { return load_a(t, shared.values, warp_row, step); },
           shared.d_outs(parity));
       STEPCAST_UNROLL for (int n = 0; n < kColumns; ++n) {
         STEPCAST_UNROLL for (int e = 0; e < 4; ++e) {
           const float dot = shared.dots(parity)[8 * n + cell_of_c(t.lane(), e).column];
-          d_p[0][n].elements[e] = p[0][n].elements[e] * (d_p[0][n].elements[e] - dot);
+          const float one = p[0][n].elements[e];
+          float& d = d_p[0][n].elements[e];
+          d = kDrops ? dropped[0][n].elements[e] * d - one * dot : one * (d - dot);
         }
       }
       multiply_columns(t, key_out, d_p, shared.queries(parity));

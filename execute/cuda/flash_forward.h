@@ -9,6 +9,7 @@
 // 64 KiB of shared memory at d = 128: two blocks a processor from compute capability 8.0 on.
 #pragma once
 
+#include "execute/cuda/attention_dropout.h"
 #include "execute/cuda/mma.h"
 
 // GCC takes an int that counts an array's elements, known only in the instance, for a conversion.
@@ -83,7 +84,14 @@ STEPCAST_HD void store_rows(const Thread& t, const FragmentC (&c)[kTiles][kDim /
   }
 }
 
-template <int kDim>
+// The model's row, of dropout, of query 0.
+STEPCAST_HD std::int64_t dropout_row(const AttentionDropout& dropout, const AttentionShape& shape,
+                                     int sequence, int head) {
+  return dropout.rows.of(shape.statistic(sequence, head));
+}
+
+// kDrops: probabilities are dropped once their sum is known; lse is of all of them.
+template <int kDim, bool kDrops = false>
 struct FlashForward {
   static constexpr int kThreads = 128, kBlocksMin = 2;
   static constexpr int kQueries = 128, kKeys = 64, kTiles = 2;  // kTiles x 16 queries a warp
@@ -93,6 +101,7 @@ struct FlashForward {
   HeadRows<const Bf16> q, k, v;
   HeadRows<Bf16> o;
   float* lse = nullptr;  // (sequences, heads, positions), natural logarithm
+  AttentionDropout dropout = {};
 
   Geometry geometry() const {
     return {ceil_divide(shape.positions, kQueries), shape.heads, shape.sequences, kThreads,
@@ -161,6 +170,10 @@ struct FlashForward {
       }
       commit_copies();
       rescale(t, scores, out, state);
+      if constexpr (kDrops) {
+        const std::int64_t row = dropout_row(dropout, shape, sequence, head) + first + warp_row;
+        drop_keys(t, scores, dropout.rule.now(), row, at * kKeys);
+      }
       multiply_columns(t, out, scores, values);
     }
     finish(t, out, state, queries, first, head, sequence);

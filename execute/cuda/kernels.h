@@ -36,9 +36,6 @@ struct Workspace {
 struct Launch {
   cudaStream_t stream = nullptr;
   Workspace scratch;
-  std::uint64_t seed = 0;  // of this step's dropout; the counter is the element's place in the
-                           // tensor of one rank (layer, position, column), so that a mask is the
-                           // same whenever it is made again
 };
 
 // Bytes of scratch that launch() of this op needs on a device with `multiprocessors`; 0 for most.
@@ -47,7 +44,8 @@ std::size_t scratch_bytes(const Op& op, int multiprocessors);
 
 // Fused attention, forward and backward (Attention in op.h; execute/cpu/attention.cc). o, d_o
 // (tokens, a d), lse (batch, a, s) fp32 natural logarithm. Head dimension 64 or 128, bf16, causal
-// or not; anything else, and fp32, by a slow but right kernel.
+// or not; anything else, and fp32, by a slow but right kernel. With dropout of the probabilities
+// where the op says so, of which no mask is kept.
 void launch(const Attention& op, const Work& work, const Launch& at);
 
 // LayerNorm and RMSNorm, forward and backward, QK-norm included (execute/cpu/norm.cc). Statistics

@@ -13,16 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define STEPCAST_HD __host__ __device__ __forceinline__
-#else
-#define STEPCAST_HD inline
-#endif
-#if defined(__CUDA_ARCH__)
-#define STEPCAST_UNROLL _Pragma("unroll")
-#else
-#define STEPCAST_UNROLL
-#endif
+#include "execute/host_device.h"
 
 namespace stepcast::cuda {
 
@@ -85,14 +76,16 @@ STEPCAST_HD void sync() {
 #endif
 }
 
-// The value of the lane whose number differs in the bits of `mask`.
-STEPCAST_HD float shuffle_xor([[maybe_unused]] const Thread& t, float value, int mask) {
+// The value of the lane whose number differs in the bits of `mask`: a float, or 32 bits.
+template <class Word>
+STEPCAST_HD Word shuffle_xor([[maybe_unused]] const Thread& t, Word value, int mask) {
+  static_assert(sizeof(Word) == 4);
 #if defined(__CUDA_ARCH__)
   return __shfl_xor_sync(0xffffffffu, value, mask);
 #else
   const unsigned char* all = host_lanes()->gather(Meeting::kShuffle, &value, sizeof value);
   const auto from = static_cast<std::size_t>(t.lane() ^ mask);
-  return *reinterpret_cast<const float*>(all + from * HostLanes::kSlotBytes);
+  return *reinterpret_cast<const Word*>(all + from * HostLanes::kSlotBytes);
 #endif
 }
 

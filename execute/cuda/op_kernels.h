@@ -191,6 +191,29 @@ void rotary_kernels(const Pointwise& op, const Work& work, double base, Run run)
                    static_cast<int>(op.head_dim), direction, base, view(work.writes[0])});
 }
 
+template <class Run>
+void dropout_kernels(const Pointwise& op, const Work& work, Run run) {
+  const DropoutRule& rule = work.dropout.rule;
+  const std::int64_t size = op.rows * op.columns;
+  if (op.kind == PointwiseKind::kDropoutBackward) {
+    return run(DropoutBackward{rule.scale, size, view(work.reads[0]),
+                               static_cast<const std::uint8_t*>(work.reads[1].data),
+                               view(work.writes[0])});
+  }
+  const bool adds = op.kind == PointwiseKind::kDropoutAdd;
+  DropoutForward kernel;
+  kernel.rule = rule;
+  kernel.rows = dropout_rows(op, work);
+  kernel.size = size;
+  kernel.columns = op.columns;
+  kernel.x = view(work.reads[0]);
+  if (adds) kernel.residual = view(work.reads[1]);
+  kernel.bias = optional_view(work.reads, 2);
+  kernel.y = view(work.writes[0]);
+  kernel.mask = static_cast<std::uint8_t*>(work.writes[1].data);
+  run(kernel);
+}
+
 inline constexpr double kRotaryBaseOfCpu = 10000;  // kRotaryBase in execute/cpu/kernels.h
 
 template <class Run>
@@ -220,7 +243,7 @@ void op_kernels(const Pointwise& op, const Work& work, float* scratch, Run run) 
       return elementwise_kernels(Elementwise::kFill, op.columns, work, run);
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward:
-    case PointwiseKind::kDropoutAdd:
+    case PointwiseKind::kDropoutAdd: return dropout_kernels(op, work, run);
     case PointwiseKind::kScale:
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:

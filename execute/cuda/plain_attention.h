@@ -69,6 +69,13 @@ struct PlainAttention {
   HeadNumbers q, k, v, o, d_o;
   HeadNumbers d_q, d_k, d_v;
   float* lse = nullptr;
+  bool drops = false;
+  AttentionDropout dropout = {};
+
+  // What multiplies the probability of a pair.
+  STEPCAST_HD float factor(const DropoutMask& drop, int b, int h, int i, int j) const {
+    return drops && !drop.keeps(dropout_row(dropout, shape, b, h) + i, j) ? 0.0f : drop.scale;
+  }
 
   Geometry geometry() const {
     const int heads = pass == PlainPass::kKeys ? shape.kv_heads : shape.heads;
@@ -89,28 +96,29 @@ struct PlainAttention {
     const int kv = shape.kv_head(h), seen = shape.causal ? i + 1 : shape.positions;
     const PlainRow query = PlainRow::load(t, q, dim, b, h, i);
     PlainRow out;
+    const DropoutMask drop = drops ? dropout.rule.now() : DropoutMask();
     float most = -INFINITY, sum = 0;
     for (int j = 0; j < seen; ++j) {
       const float score = query.dot(t, PlainRow::load(t, k, dim, b, kv, j)) * shape.scale;
       const float above = greater(most, score);
       const float fall = std::exp(most - above), p = std::exp(score - above);
       sum = sum * fall + p;
-      out.follow(fall, p, PlainRow::load(t, v, dim, b, kv, j));
+      out.follow(fall, p * factor(drop, b, h, i, j), PlainRow::load(t, v, dim, b, kv, j));
       most = above;
     }
     out.store(t, o, 1 / sum, dim, b, h, i);
     if (t.lane() == 0) lse[shape.statistic(b, h) + i] = most + std::log(sum);
   }
 
-  // P and dS of a query and a key, their rows given.
+  // P, dropped, and dS of a query and a key, their rows given.
   struct Pair {
     float p, d_s;
   };
   STEPCAST_HD Pair pair(const Thread& t, const PlainRow& query, const PlainRow& key,
-                        const PlainRow& value, const PlainRow& d_out, float dot,
-                        float row_lse) const {
+                        const PlainRow& value, const PlainRow& d_out, float dot, float row_lse,
+                        float kept) const {
     const float p = std::exp(query.dot(t, key) * shape.scale - row_lse);
-    return {p, p * (d_out.dot(t, value) - dot)};
+    return {p * kept, p * (d_out.dot(t, value) * kept - dot)};
   }
 
   STEPCAST_HD void queries(const Thread& t, int b, int h, int i) const {
@@ -118,11 +126,12 @@ struct PlainAttention {
     const PlainRow query = PlainRow::load(t, q, dim, b, h, i);
     const PlainRow d_out = PlainRow::load(t, d_o, dim, b, h, i);
     const float dot = d_out.dot(t, PlainRow::load(t, o, dim, b, h, i));
+    const DropoutMask drop = drops ? dropout.rule.now() : DropoutMask();
     PlainRow sum;
     for (int j = 0; j < seen; ++j) {
       const PlainRow key = PlainRow::load(t, k, dim, b, kv, j);
       const Pair both = pair(t, query, key, PlainRow::load(t, v, dim, b, kv, j), d_out, dot,
-                             lse[shape.statistic(b, h) + i]);
+                             lse[shape.statistic(b, h) + i], factor(drop, b, h, i, j));
       sum.follow(1, both.d_s, key);
     }
     sum.store(t, d_q, shape.scale, dim, b, h, i);
@@ -132,13 +141,15 @@ struct PlainAttention {
     const int group = shape.heads / shape.kv_heads;
     const PlainRow key = PlainRow::load(t, k, dim, b, kv, j);
     const PlainRow value = PlainRow::load(t, v, dim, b, kv, j);
+    const DropoutMask drop = drops ? dropout.rule.now() : DropoutMask();
     PlainRow key_sum, value_sum;
     for (int h = kv * group; h < (kv + 1) * group; ++h) {
       for (int i = shape.causal ? j : 0; i < shape.positions; ++i) {
         const PlainRow query = PlainRow::load(t, q, dim, b, h, i);
         const PlainRow d_out = PlainRow::load(t, d_o, dim, b, h, i);
         const float dot = d_out.dot(t, PlainRow::load(t, o, dim, b, h, i));
-        const Pair both = pair(t, query, key, value, d_out, dot, lse[shape.statistic(b, h) + i]);
+        const Pair both = pair(t, query, key, value, d_out, dot, lse[shape.statistic(b, h) + i],
+                               factor(drop, b, h, i, j));
         key_sum.follow(1, both.d_s, query);
         value_sum.follow(1, both.p, d_out);
       }

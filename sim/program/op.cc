@@ -240,7 +240,7 @@ auto fields(const Attention& a) {
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {
-  return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim);
+  return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim, p.scores);
 }
 auto fields(const Gather& g) {
   return std::tie(g.pass, g.rows, g.columns, g.vocabulary, g.dtype, g.gradient);

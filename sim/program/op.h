@@ -77,7 +77,7 @@ struct Attention {
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
   std::int64_t queries = 0, keys = 0, head_dim = 0;
   bool causal = true;       // half of the score matrix is skipped
-  bool dropout = false;     // mask is regenerated from a seed, not stored
+  bool dropout = false;     // of the probabilities: a mask made again where needed, not stored
   Dtype dtype = Dtype::kBf16;
   bool operator==(const Attention&) const = default;
 };
@@ -100,7 +100,8 @@ struct Norm {
 };
 
 // Elementwise and row-wise work, bound by memory. (rows, columns) is the shape of the output,
-// except where said. Masks hold one byte an element.
+// except where said. Masks hold one byte an element: 1 where dropout keeps it, 0 where it does not.
+// At which rate it drops, and which elements, Job::dropout says (program.h).
 enum class PointwiseKind : std::uint8_t {
   kAdd,              // a, b [, bias (columns)] -> a + b + bias (may be in place)
   kAddRows,          // x (rows, columns), table -> x + table. A table of one row is a bias;
@@ -135,6 +136,9 @@ enum class PointwiseKind : std::uint8_t {
 };
 std::string_view pointwise_name(PointwiseKind kind);
 
+// Rates that dropout may have: its probability to zero an element.
+inline constexpr double kDropoutLeast = 1e-6, kDropoutMost = 1 - 1e-6;
+
 struct Pointwise {
   PointwiseKind kind = PointwiseKind::kAdd;
   std::int64_t rows = 0, columns = 0;
@@ -142,6 +146,7 @@ struct Pointwise {
   Dtype output = Dtype::kBf16;       // of the outputs
   bool causal = false;               // kSoftmax: entries right of the diagonal are masked
   std::int64_t head_dim = 0;         // kRotary and its backward: columns of one head
+  bool scores = false;               // kDropout: rows are those of scores (see Gemm), not tokens
   bool operator==(const Pointwise&) const = default;
 };
 

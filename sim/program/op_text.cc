@@ -5,6 +5,7 @@
 //   attention forward batch=1 heads=32 kv_heads=8 queries=4096 keys=4096 head_dim=128 bf16 causal
 //   pointwise rotary 4096x5120 bf16 head_dim=128
 //   norm backward rms 4096x8192 bf16            pointwise softmax 4096x4096 bf16 output=bf16 causal
+//   pointwise dropout 4096x4096 bf16 scores
 //   gather forward 4096x8192 vocabulary=50257 bf16 gradient=fp32
 //   loss finish 4096x50257 bf16 statistics=fp32
 //   update adamw 1000 weight=bf16 gradient=bf16 master moment=fp32
@@ -74,6 +75,7 @@ void print(std::string& out, const Pointwise& p) {
   if (p.output != p.dtype) append(out, " output=", dtype_name(p.output));
   if (p.causal) append(out, " causal");
   if (p.head_dim != 0) append(out, " head_dim=", p.head_dim);
+  if (p.scores) append(out, " scores");
 }
 
 void print(std::string& out, const Gather& g) {
@@ -148,6 +150,7 @@ Op read_pointwise(Tokens& in) {
   p.output = read_output(in, p.dtype);
   p.causal = in.take("causal");
   if (in.peek().starts_with("head_dim=")) p.head_dim = in.integer("head_dim=", 1, kSizeMax);
+  p.scores = p.kind == PointwiseKind::kDropout && in.take("scores");
   return p;
 }
 

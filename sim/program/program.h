@@ -249,10 +249,18 @@ struct Flat {
   bool operator==(const Flat&) const = default;
 };
 
+// Dropout zeroes each element with probability `dropout` and scales the others by 1 / (1 - dropout)
+// (Srivastava et al. 2014), of all dropouts of a Job alike. Which elements goes by where they stand
+// in the model and in the global batch: the dropout, its layer, the sequence, the position, the
+// head, the column. So every layout of a model drops the same ones, and so does recomputation.
+// Which dropout it is, the label of what it leaves for backward tells, up to its last dot: of the
+// mask ("attention.add.mask"), or of fused attention's lse ("attention.lse").
+//
 // Stage i's chunk c is part c p + i of the model: its layers come after those of the parts before.
 struct Job {
   Mesh mesh;
   Batch batch;
+  double dropout = 0;                              // its rate; 0: none, or the Job does not say
   std::vector<Program> programs;                   // one a stage
   std::vector<Body> bodies;
   std::vector<Tensor> tensors;

@@ -61,6 +61,7 @@ class Parser {
     head.end();
     bool mesh = false;
     bool batch = false;
+    bool dropout = false;
     bool events = false;
     while (more_lines()) {
       Tokens line = next_line("");
@@ -70,6 +71,10 @@ class Parser {
       } else if (line.take("batch")) {
         if (std::exchange(batch, true)) line.refuse("a second batch");
         read_batch(line);
+      } else if (line.take("dropout")) {
+        if (std::exchange(dropout, true)) line.refuse("a second rate of dropout");
+        job_.dropout = line.real(kDropoutLeast, kDropoutMost);
+        line.end();
       } else if (line.take("events")) {
         if (std::exchange(events, true)) line.refuse("a second count of events");
         job_.events = static_cast<int>(line.integer("", 0, kSmallMax));

@@ -4,6 +4,7 @@
 //   job 1
 //   mesh tensor=8 context=1 expert=1 data=4 replica=1 pipeline=2 order=tensor,context,...,pipeline
 //   batch sequence_length=4096 micro_batch=1 micro_batches=8 vocabulary=50257     where it is known
+//   dropout 0.1                                                   its rate, where there is dropout
 //   events 4
 //   name qkv
 //   tensor %3 layer2.qkv bf16 [4096,1,8192] activations micro_batch
@@ -75,6 +76,7 @@ class Printer {
     append(out_, "job 1\n");
     print_mesh();
     print_batch();
+    if (job_.dropout > 0) append(out_, "dropout ", job_.dropout, '\n');
     append(out_, "events ", job_.events, '\n');
     print_tables();
     for (std::size_t i = 0; i < job_.bodies.size(); ++i) print_body(i);

@@ -36,6 +36,19 @@ std::int64_t Tokens::integer(std::string_view prefix, std::int64_t least, std::i
   return number;
 }
 
+double Tokens::real(double least, double most) {
+  double number = 0;
+  const char* last = token_.data() + token_.size();
+  const auto [end, error] = std::from_chars(token_.data(), last, number);
+  if (done() || error != std::errc() || end != last || !(number >= least && number <= most)) {
+    std::string expected;
+    append(expected, "a number from ", least, " to ", most);
+    fail(expected);
+  }
+  advance();
+  return number;
+}
+
 void Tokens::sizes(std::initializer_list<std::int64_t*> out) {
   std::string_view rest = token_;
   std::size_t left = out.size();

@@ -29,6 +29,11 @@ inline void append(std::string& out, std::int64_t number) {
   const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
   out.append(digits, static_cast<std::size_t>(end - digits));
 }
+inline void append(std::string& out, double number) {  // the shortest that reads back as the same
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
+  out.append(digits, static_cast<std::size_t>(end - digits));
+}
 inline void append(std::string& out, int number) { append(out, std::int64_t{number}); }
 template <class First, class Second, class... Rest>
 void append(std::string& out, const First& first, const Second& second, const Rest&... rest) {
@@ -69,6 +74,8 @@ class Tokens {
 
   // A whole number with a prefix, "chunk=3", between two limits.
   std::int64_t integer(std::string_view prefix, std::int64_t least, std::int64_t most);
+  // A number between two limits.
+  double real(double least, double most);
   // "4096x1024": as many sizes as asked for, each at least 1.
   void sizes(std::initializer_list<std::int64_t*> out);
 

@@ -87,6 +87,11 @@ std::string batch_fault(const Batch& b) {
   return b.micro_batches > INT32_MAX ? "batch: too many micro-batches" : "";
 }
 
+std::string dropout_fault(double rate) {
+  const bool fits = rate == 0 || (rate >= kDropoutLeast && rate <= kDropoutMost);
+  return fits ? "" : "dropout: the rate is out of range";
+}
+
 // The whole tensors' elements, shared out over the data axis, are what each share holds.
 std::string flat_fault(const Job& job, const Flat& flat, std::vector<bool>& taken) {
   std::int64_t elements = 0;
@@ -366,6 +371,7 @@ std::string programs_fault(const Job& job) {
 std::string verify_tables(const Job& job) {
   std::string fault = mesh_fault(job.mesh);
   if (fault.empty()) fault = batch_fault(job.batch);
+  if (fault.empty()) fault = dropout_fault(job.dropout);
   if (fault.empty()) fault = entries_fault(job);
   if (fault.empty()) fault = bodies_fault(job);
   if (fault.empty()) fault = programs_fault(job);

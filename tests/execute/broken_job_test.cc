@@ -153,7 +153,13 @@ TEST(Executable, SaysWhatIsInTheWay) {
   Plan plan = executable_plan(8, 8);
   EXPECT_EQ(executable(lowered(model(), plan)), "");
   plan.dropout = true;
-  EXPECT_NE(executable(lowered(model(), plan)).find("dropout"), std::string::npos);
+  plan.fused_attention = false;
+  Job dropping = lowered(model(), plan);
+  EXPECT_EQ(executable(dropping), "");
+  dropping.batch.sequence_length = 4;
+  EXPECT_NE(executable(dropping).find("scores"), std::string::npos);
+  dropping.dropout = 0;
+  EXPECT_NE(executable(dropping).find("rate of its dropout"), std::string::npos);
   plan.dropout = false;
   plan.compute = Dtype::kBf16;
   EXPECT_NE(executable(lowered(model(), plan)).find("fp32"), std::string::npos);

@@ -8,14 +8,17 @@
 namespace stepcast {
 namespace {
 
-void expect_reference(const Model& model) {
+void expect_reference(const Model& model, double dropout = 0) {
   constexpr std::int64_t kSteps = 6;
-  const Plan plan = executable_plan(5, 2);
+  Plan plan = executable_plan(5, 2);
+  plan.dropout = dropout > 0;
+  plan.dropout_rate = dropout;
   ExecuteOptions options = train_options(kSteps);
   options.optimizer.rate = 2e-2;
   options.optimizer.decay = 0.1;
   const std::vector<double> losses = train(lowered(model, plan), options)[0].losses;
-  const ReferenceRun run{5, 2, kSteps, options.optimizer, options.initial_deviation, options.seed};
+  const ReferenceRun run{
+      5, 2, kSteps, options.optimizer, options.initial_deviation, options.seed, dropout};
   const std::vector<double> expected =
       reference_losses(model, run, *make_language(model.vocabulary, 7));
   ASSERT_EQ(losses.size(), expected.size());
@@ -31,6 +34,9 @@ TEST(Execute, TrainsTheGptThatPlainLoopsTrain) {
 TEST(Execute, TrainsTheLlamaThatPlainLoopsTrain) {
   expect_reference(llama_model(2, 8, 4, 2, 12, 11));
 }
+
+// Embeddings, probabilities and both branches of each layer lose three elements in ten.
+TEST(Execute, DropsWhatPlainLoopsDrop) { expect_reference(gpt_model(2, 8, 2, 11, 7), 0.3); }
 
 }  // namespace
 }  // namespace stepcast

@@ -167,6 +167,44 @@ void add_recompute(Cases& cases) {
   }
 }
 
+// Every layout drops what one rank with one sequence at a time drops.
+void add_dropout(Cases& cases) {
+  using enum PipelineSchedule;
+  const auto add = [&](const std::string& name, Model (*model)(std::int64_t), std::int64_t layers,
+                       auto change) {
+    cases.add("dropout_" + name, model, layers, [&](Plan& p) {
+      p.dropout = true;
+      change(p);
+    });
+  };
+  add("unfused_micro2", gpt, 2, [](Plan& p) { p.fused_attention = false, p.micro_batch = 2; });
+  add("data4_zero3_micro2", gpt, 2, [](Plan& p) { p.data = 4, p.zero = 3, p.micro_batch = 2; });
+  add("hybrid", llama, 2, [](Plan& p) { p.data = 4, p.zero = 3, p.shard_group = 2; });
+  add("tensor4", gpt, 2, [](Plan& p) { p.tensor = 4; });
+  add("tensor2_sequence_micro2", gpt, 2,
+      [](Plan& p) { p.tensor = 2, p.sequence_parallel = true, p.micro_batch = 2; });
+  add("documents_tensor2_micro2", llama, 2, [](Plan& p) {
+    p.tensor = 2, p.document_length = 4, p.micro_batch = 2;
+  });
+  add("tensor2_unfused_grouped_heads", llama, 2,
+      [](Plan& p) { p.tensor = 2, p.fused_attention = false, p.micro_batch = 2; });
+  add("1f1b4_uneven", gpt, 5, [](Plan& p) { pipeline(p, 4, k1f1b); });
+  add("interleaved2", gpt, 4, [](Plan& p) { pipeline(p, 2, kInterleaved, 2); });
+  add("recompute_every2", gpt, 4,
+      [](Plan& p) { p.recompute = Recompute::kFull, p.recompute_every = 2, p.micro_batch = 2; });
+  add("recompute_selective_unfused", gpt, 2,
+      [](Plan& p) { p.recompute = Recompute::kSelective, p.fused_attention = false; });
+  add("recompute_selective_fused", gpt, 2, [](Plan& p) { p.recompute = Recompute::kSelective; });
+  add("recompute_projection", gpt, 2, [](Plan& p) {
+    p.recompute = Recompute::kModules, p.recompute_modules = {"projection", "attention"};
+    p.tensor = 2, p.sequence_parallel = true;
+  });
+  add("tensor2_pipeline2_zero1_recompute", gpt, 2, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.tensor = 2, p.data = 2, p.zero = 1, p.sequence_parallel = true;
+    p.recompute = Recompute::kFull;
+  });
+}
+
 void add_combined(Cases& cases) {
   using enum PipelineSchedule;
   cases.add("tensor2_pipeline2_zero1", gpt, 2, [](Plan& p) {
@@ -192,6 +230,10 @@ void add_combined(Cases& cases) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.scatter_gather = false, p.pipeline_overlap = false;
     p.tensor_overlap = false;
   });
+  cases.add("a_host_that_waits", llama, 4, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.tensor = 2, p.pipeline_overlap = false;
+    p.p2p_sync = p.pass_sync = p.optimizer_sync = true;
+  });
   cases.add("another_order_of_axes", gpt, 2, [](Plan& p) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.data = 2, p.zero = 1;
     p.order = {Axis::kPipeline, Axis::kData,    Axis::kTensor,
@@ -206,6 +248,7 @@ std::vector<TrainingCase> all_cases() {
   add_pipelines(cases);
   add_documents(cases);
   add_recompute(cases);
+  add_dropout(cases);
   add_combined(cases);
   return cases.all();
 }
@@ -218,12 +261,14 @@ class SameTraining : public testing::TestWithParam<TrainingCase> {
     const Model model = one.model(one.layers);
     const std::string key = model.name + (model.qk_norm ? "qk" : "") + std::to_string(one.layers) +
                             (one.plan.clip_gradients ? "" : "free") +
-                            std::to_string(one.plan.document_length);
+                            std::to_string(one.plan.document_length) +
+                            (one.plan.dropout ? "dropout" : "");
     auto& losses = known[key];
     if (losses.empty()) {
       Plan plan = executable_plan(kSequence, kGlobal);
       plan.clip_gradients = one.plan.clip_gradients;
       plan.document_length = one.plan.document_length;
+      plan.dropout = one.plan.dropout;
       losses = train(lowered(model, plan), train_options(kTrainingSteps))[0].losses;
     }
     return losses;

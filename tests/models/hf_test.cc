@@ -155,6 +155,7 @@ TEST(HuggingFace, SwitchesDropoutByItsProbability) {
   EXPECT_TRUE(read_hf(sizes + "}").dropout);  // 0.1 in the class
   EXPECT_FALSE(read_hf(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.0})").dropout);
   EXPECT_TRUE(read_hf(sizes + R"(, "attn_pdrop": 0.0, "resid_pdrop": 0.1})").dropout);
+  EXPECT_EQ(read_hf(sizes + R"(, "attn_pdrop": 0.2, "resid_pdrop": 0.3})").dropout_rate, 0.3);
   EXPECT_FALSE(read_hf(small("llama", R"("attention_dropout": 0.0)")).dropout);
   EXPECT_TRUE(read_hf(small("llama", R"("attention_dropout": 0.1)")).dropout);
 }

@@ -184,6 +184,7 @@ TEST(Preset, OfStyleGptHasBiasesTiedEmbeddingsAndFourTimesTheWidth) {
   EXPECT_EQ(m.activation, Activation::kGelu);
   EXPECT_TRUE(m.learned_positions && m.qkv_bias && m.attention_output_bias && m.mlp_bias);
   EXPECT_TRUE(m.tied_embeddings && m.dropout);
+  EXPECT_EQ(m.dropout_rate, 0.1);
   EXPECT_FALSE(m.rotary);
 }
 

@@ -106,6 +106,11 @@ TEST(Plan, TakesDropoutFromTheModel) {
   EXPECT_TRUE(read(text + "}", gpt(32)).dropout);
   EXPECT_FALSE(read(text + R"(, "dropout": false})", gpt(32)).dropout);
   EXPECT_FALSE(read(text + "}").dropout);
+  Model often = gpt(32);
+  often.dropout_rate = 0.25;
+  EXPECT_EQ(read(text + "}", often).dropout_rate, 0.25);
+  EXPECT_EQ(read(text + R"(, "dropout_rate": 0.5})", often).dropout_rate, 0.5);
+  EXPECT_THAT(error_of(text + R"(, "dropout_rate": 1})"), HasSubstr("dropout_rate"));
 }
 
 TEST(Plan, GivesOneMicroBatchToEachRankWhereNoGlobalBatchIsGiven) {
@@ -128,7 +133,7 @@ TEST(Plan, ReadsEverySection) {
       "recompute": "selective",
       "precision": {"compute": "fp16", "gradients": "fp16", "master": "fp32", "moments": "bf16",
                     "gradient_copy": "fp32"},
-      "attention": "unfused", "dropout": true, "clip_gradients": false,
+      "attention": "unfused", "dropout": true, "dropout_rate": 0.2, "clip_gradients": false,
       "loss": "transformer_engine", "allocator": {"blas_workspace": "32 MiB"},
       "host": {"launch": "4 us", "optimizer_sync": true},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
@@ -148,6 +153,7 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_EQ(plan.compute, Dtype::kFp16);
   EXPECT_EQ(plan.moments, Dtype::kBf16);
   EXPECT_TRUE(plan.master && plan.gradient_copy && plan.dropout);
+  EXPECT_EQ(plan.dropout_rate, 0.2);
   EXPECT_FALSE(plan.fused_attention || plan.clip_gradients);
   EXPECT_EQ(plan.blas_workspace, Bytes(32 << 20));
   EXPECT_TRUE(plan.weight_gradient_placeholders && plan.gather_buffer);

@@ -16,6 +16,7 @@ struct Case {
   bool causal;
   Dtype dtype = Dtype::kBf16;
   bool split = false;  // queries and keys from a tensor of their own
+  bool drops = false;
 };
 
 void check(TwoSidedOp& on, const Case& c) {
@@ -29,7 +30,7 @@ void check(TwoSidedOp& on, const Case& c) {
   TwoFold o = on.empty({rows, c.heads * c.dim}, c.dtype);
   TwoFold lse = on.empty({c.sequences, c.heads, c.positions}, Dtype::kFp32);
   Attention op{Pass::kForward, c.sequences, c.heads,  c.kv_heads, c.positions,
-               c.positions,    c.dim,       c.causal, false,      c.dtype};
+               c.positions,    c.dim,       c.causal, c.drops,    c.dtype};
   std::vector<TwoFold*> reads = {&qkv};
   if (c.split) reads.insert(reads.begin(), &qk);
   on.run(op, reads, {&o, &lse});
@@ -122,6 +123,16 @@ void plain_for_the_rest(TwoSidedOp& on) {
   check(on, {12, 1, 2, 1, 32, true, Dtype::kBf16});
 }
 
+// A fifth of the probabilities, of the second of two tensor ranks; tiles that are full and not.
+void drop_probabilities(TwoSidedOp& on) {
+  on.drop(0.2);
+  on.place.tensor_ranks = 2;
+  on.place.tensor_rank = 1;
+  check(on, {70, 1, 2, 1, 64, true, Dtype::kBf16, false, true});
+  check(on, {40, 2, 1, 1, 128, false, Dtype::kBf16, true, true});
+  check(on, {9, 2, 4, 2, 80, true, Dtype::kFp32, true, true});
+}
+
 }  // namespace
 
 const std::vector<KernelCase>& attention_cases() {
@@ -133,6 +144,7 @@ const std::vector<KernelCase>& attention_cases() {
       {"FlashOfHeadDimension128", flash_of_head_dimension_128},
       {"FlashOfNormalisedQueriesAndKeys", flash_of_normalised_queries_and_keys},
       {"PlainForTheRest", plain_for_the_rest},
+      {"DropProbabilities", drop_probabilities},
   };
   return cases;
 }

@@ -102,6 +102,37 @@ void add_with_and_without_abias_and_in_place(TwoSidedOp& on) {
   }
 }
 
+// Onto a residual with a bias, by one rank and by the second of two that share the tokens; then the
+// scores of two heads of two sequences of 3 positions. What comes back follows the mask.
+void drop_the_same_elements(TwoSidedOp& on) {
+  on.place = kPlace;
+  on.drop(0.3);
+  for (const Dtype dtype : kDtypes) {
+    for (const std::int64_t columns : kColumns) {
+      for (const std::int64_t ranks : {1, 2}) {
+        on.place.tensor_ranks = ranks;
+        on.place.tensor_rank = ranks - 1;
+        const std::int64_t rows = 6 / ranks;
+        TwoFold x = on.random({rows, columns}, dtype), beside = on.random({rows, columns}, dtype);
+        TwoFold bias = on.weight({columns}, dtype), y = on.empty({rows, columns}, dtype);
+        TwoFold mask = on.empty({rows, columns}, Dtype::kUint8), d = y;
+        const Pointwise op{PointwiseKind::kDropoutAdd, rows, columns, dtype, dtype};
+        on.run(op, {&x, &beside, &bias}, {&y, &mask});
+        on.expect_same_mask(mask);
+        on.expect_close(y, tolerance(dtype));
+        on.run(Pointwise{PointwiseKind::kDropoutBackward, rows, columns, dtype, dtype}, {&x, &mask},
+               {&d});
+        on.expect_close(d, tolerance(dtype));
+      }
+    }
+    TwoFold p = on.random({12, 3}, dtype), dropped = p, mask = on.empty({12, 3}, Dtype::kUint8);
+    on.run(Pointwise{PointwiseKind::kDropout, 12, 3, dtype, dtype, false, 0, true}, {&p},
+           {&dropped, &mask});
+    on.expect_same_mask(mask);
+    on.expect_close(dropped, tolerance(dtype));
+  }
+}
+
 // A table of 4 for 3 positions of 2 sequences; then as the second of two tensor ranks that share
 // the rows: its 3 rows are tokens 3, 4, 5. A table of one row is a bias.
 void add_positions_and_biases(TwoSidedOp& on) {
@@ -250,6 +281,7 @@ const std::vector<KernelCase>& memory_cases() {
       {"NormaliseQueriesAndKeysInPlace", normalise_queries_and_keys_in_place},
       {"ActivateAsTheCpuDoes", activate_as_the_cpu_does},
       {"AddWithAndWithoutABiasAndInPlace", add_with_and_without_abias_and_in_place},
+      {"DropTheSameElements", drop_the_same_elements},
       {"AddPositionsAndBiases", add_positions_and_biases},
       {"RotateThereAndBack", rotate_there_and_back},
       {"TakeSoftmaxOfMaskedRows", take_softmax_of_masked_rows},

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "execute/dropout.h"
 #include "execute/hash.h"
 #include "sim/base/error.h"
 
@@ -84,6 +85,9 @@ class Reference {
  private:
   double one_step(const Corpus& corpus, std::int64_t step);
   std::int32_t sequence_loss(const std::vector<std::int64_t>& text);
+  // x as dropout `name` of a layer leaves it; the row and column as execute/dropout.h counts them.
+  std::int32_t drop(std::int32_t x, const std::string& name, std::int64_t layer, std::int64_t row,
+                    std::int64_t column);
   Row norm(const Row& x, const std::string& name, std::int64_t layer);
   Row linear(const Row& x, const std::string& name, std::int64_t layer, std::int64_t out,
              bool bias, const std::string& bias_name = "");
@@ -101,6 +105,8 @@ class Reference {
 
   const Model& model_;
   const ReferenceRun& run_;
+  std::uint32_t step_ = 0;
+  std::int64_t sequence_ = 0;  // of the step
   Tape tape_;
   std::map<std::pair<std::string, std::int64_t>, Parameter> parameters_;
   std::map<std::pair<std::string, std::int64_t>, bool> on_tape_;
@@ -130,6 +136,14 @@ std::int32_t Reference::parameter(const std::string& name, std::int64_t layer, s
     here = true;
   }
   return p.first;
+}
+
+std::int32_t Reference::drop(std::int32_t x, const std::string& name, std::int64_t layer,
+                             std::int64_t row, std::int64_t column) {
+  if (run_.dropout == 0) return x;
+  const std::uint64_t key = hash(hash(run_.seed, name), static_cast<std::uint64_t>(layer), 2);
+  const DropoutMask mask = dropout_rule(run_.dropout, key, &step_).now();
+  return tape_.scale(x, mask.keeps(row, column) ? 1 / (1 - run_.dropout) : 0);
 }
 
 Row Reference::norm(const Row& x, const std::string& name, std::int64_t layer) {
@@ -223,6 +237,11 @@ Rows Reference::attention(const Rows& x, std::int64_t layer) {
         sum = sum < 0 ? weights.back() : tape_.add(sum, weights.back());
       }
       const std::int32_t inverse = tape_.power(sum, -1);
+      const std::int64_t row =
+          (sequence_ * model_.heads + head) * run_.sequence + static_cast<std::int64_t>(t);
+      for (std::size_t u = 0; u <= t; ++u) {
+        weights[u] = drop(weights[u], "attention", layer, row, static_cast<std::int64_t>(u));
+      }
       for (std::size_t c = 0; c < static_cast<std::size_t>(d); ++c) {
         std::int32_t value = -1;
         for (std::size_t u = 0; u <= t; ++u) {
@@ -280,14 +299,27 @@ std::int32_t Reference::sequence_loss(const std::vector<std::int64_t>& text) {
     }
     x.push_back(std::move(row));
   }
-  const auto add = [&](Row& to, const Row& more) {
-    for (std::size_t c = 0; c < to.size(); ++c) to[c] = tape_.add(to[c], more[c]);
+  const auto dropped = [&](std::int32_t one, const std::string& name, std::int64_t layer,
+                           std::size_t t, std::size_t c) {
+    const std::int64_t row = sequence_ * run_.sequence + static_cast<std::int64_t>(t);
+    return drop(one, name, layer, row, static_cast<std::int64_t>(c));
+  };
+  for (std::size_t t = 0; t < x.size(); ++t) {
+    for (std::size_t c = 0; c < x[t].size(); ++c) {
+      x[t][c] = dropped(x[t][c], "embedding", -1, t, c);
+    }
+  }
+  const auto add = [&](std::size_t t, const Row& more, const std::string& name,
+                       std::int64_t layer) {
+    for (std::size_t c = 0; c < more.size(); ++c) {
+      x[t][c] = tape_.add(x[t][c], dropped(more[c], name, layer, t, c));
+    }
   };
   for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
     const Rows branch = attention(x, layer);
     for (std::size_t t = 0; t < x.size(); ++t) {
-      add(x[t], branch[t]);
-      add(x[t], mlp(x[t], layer));
+      add(t, branch[t], "attention.add", layer);
+      add(t, mlp(x[t], layer), "mlp.add", layer);
     }
   }
   const std::string head = model_.tied_embeddings ? "embedding" : "head";
@@ -332,10 +364,12 @@ void Reference::update(const std::vector<double>& adjoints, std::int64_t step) {
 double Reference::one_step(const Corpus& corpus, std::int64_t step) {
   tape_ = {};
   on_tape_.clear();
+  step_ = static_cast<std::uint32_t>(step);
   std::int32_t total = -1;
   std::vector<std::int64_t> text(static_cast<std::size_t>(run_.sequence) + 1);
   for (std::int64_t g = 0; g < run_.global; ++g) {
     corpus.read(step * run_.global + g, run_.sequence + 1, text.data());
+    sequence_ = g;
     const std::int32_t loss = sequence_loss(text);
     total = total < 0 ? loss : tape_.add(total, loss);
   }

@@ -1,6 +1,6 @@
 // A transformer in plain loops over doubles, differentiated by a tape of scalars: slow, and written
 // from the papers without a line of what execute/ runs. What it shares with it are the initial
-// weights and the tokens.
+// weights, the tokens and the generator of dropout's masks.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct ReferenceRun {
   AdamW optimizer;
   double deviation = 0;          // of initial weights
   std::uint64_t seed = 1;
+  double dropout = 0;  // its rate; 0: none
 };
 
 // The losses of a run on one device.

@@ -22,9 +22,9 @@ void TwoSidedOp::run(const Op& op, const std::vector<TwoFold*>& reads,
     return out;
   };
   const auto exact_reads = operands(reads, false), exact_writes = operands(writes, false);
-  cpu::compute<double>({op, exact_reads, exact_writes, place}, scratch_);
+  cpu::compute<double>({op, exact_reads, exact_writes, place, dropout_}, scratch_);
   const auto in = operands(reads, true), out = operands(writes, true);
-  carry_out({op, in, out, place}, order);
+  carry_out({op, in, out, place, dropout_}, order);
 }
 
 void TwoSidedOp::expect_close(const TwoFold& fold, double tolerance, const std::string& what) {
@@ -45,6 +45,16 @@ void TwoSidedOp::expect_close_on_the_whole(const TwoFold& fold, double tolerance
   }
   const double error = std::sqrt(errors / squares);
   if (!(error <= tolerance)) failures_.push_back(fmt::format("{}: error {}", what, error));
+}
+
+void TwoSidedOp::expect_same_mask(const TwoFold& mask) {
+  const auto* stored = reinterpret_cast<const unsigned char*>(mask.stored.data());
+  const auto* exact = reinterpret_cast<const unsigned char*>(mask.exact.data());
+  for (std::size_t i = 0; i < mask.size(); ++i) {
+    if (stored[i] == exact[i] && stored[i] <= 1) continue;
+    failures_.push_back(fmt::format("mask element {}: {} and {}", i, stored[i], exact[i]));
+    return;
+  }
 }
 
 void TwoSidedOp::expect(bool holds, const std::string& what) {

@@ -16,7 +16,8 @@
 
 namespace stepcast::cuda {
 
-// A tensor as both sides hold it: stored (bf16 or fp32, as its dtype says) and in double.
+// A tensor as both sides hold it: stored (bf16 or fp32, as its dtype says) and in double. Of a mask
+// both are its bytes.
 struct TwoFold {
   Tensor tensor;
   std::vector<std::uint64_t> stored;  // 8 bytes at a time, so that it is aligned
@@ -76,19 +77,26 @@ class TwoSidedOp {
   // The root of the mean square of all errors, in that of all values: rounding errors average out,
   // an element that is wrong does not.
   void expect_close_on_the_whole(const TwoFold& fold, double tolerance, const std::string& what);
+  // Of a mask: both sides hold the same bytes.
+  void expect_same_mask(const TwoFold& mask);
   void expect(bool holds, const std::string& what);
   const std::vector<std::string>& failures() const { return failures_; }
   bool has_failed() const { return !failures_.empty(); }
 
+  // From here on, what drops drops at this rate.
+  void drop(double rate) { dropout_ = {dropout_rule(rate, 0x1234567890abcdef, &step_), 6}; }
+
   Place place;
 
  protected:
-  // The kernels' side: operands as stored.
+  // The kernels' side: operands as stored, the step of dropout in the host's memory.
   virtual void carry_out(const Work& work, WarpOrder order) = 0;
 
  private:
   std::vector<std::string> failures_;
   std::mt19937 random_{20240607};
+  const std::uint32_t step_ = 3;
+  Dropout dropout_;
   cpu::Scratch<double> scratch_;
 };
 

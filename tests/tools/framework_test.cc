@@ -91,12 +91,13 @@ TEST(Framework, IsANameInAWhatIf) {
   const std::vector<Framework> all = read_frameworks();
   EXPECT_GE(all.size(), 9U);
   for (const Framework& one : all) {
-    for (const char* compute : {"bf16", "fp16"}) {
+    for (const auto& [compute, chunks] : {std::pair{"bf16", 1}, {"fp16", 1}, {"bf16", 2}}) {
+      const Json parallel = {{"tensor", 2}, {"pipeline", 2}, {"virtual_stages", chunks}};
       const Json question = {{"framework", one.name},
                              {"model", "gpt2"},
                              {"cluster", "a100-80gb-1x8"},
                              {"batch", {{"sequence_length", 1024}, {"global", 32}}},
-                             {"parallel", {{"tensor", 2}, {"pipeline", 2}}},
+                             {"parallel", parallel},
                              {"precision", {{"compute", compute}}}};
       const WhatIf what_if = read_what_if(Document{"w", question, {}}, ".");
       EXPECT_EQ(what_if.resolved.at("framework"), one.name);
@@ -105,6 +106,29 @@ TEST(Framework, IsANameInAWhatIf) {
       EXPECT_EQ(again.plan, what_if.plan) << one.name;
     }
   }
+}
+
+// Megatron-Core's host waits for messages unless they are overlapped, which interleaving does.
+TEST(Framework, LetsTheHostWaitWhereTheFrameworkDoes) {
+  const auto plan = [](const char* framework, int chunks) {
+    const Json parallel = {{"tensor", 2}, {"pipeline", 2}, {"virtual_stages", chunks}};
+    const Json question = {{"framework", framework},
+                           {"model", "gpt2"},
+                           {"cluster", "a100-80gb-1x8"},
+                           {"batch", {{"sequence_length", 1024}, {"global", 32}}},
+                           {"parallel", parallel}};
+    return read_what_if(Document{"w", question, {}}, ".").plan;
+  };
+  const Plan now = plan("megatron-core", 1), then = plan("megatron-lm-2021", 1);
+  EXPECT_TRUE(now.p2p_sync && now.optimizer_sync && !now.pass_sync);
+  EXPECT_TRUE(then.p2p_sync && then.optimizer_sync && then.pass_sync);
+  for (const char* framework : {"megatron-core", "megatron-lm-2021"}) {
+    const Plan interleaved = plan(framework, 2);
+    EXPECT_FALSE(interleaved.p2p_sync || interleaved.pass_sync) << framework;
+    EXPECT_TRUE(interleaved.optimizer_sync) << framework;
+  }
+  const Plan other = plan("torchtitan", 1);
+  EXPECT_FALSE(other.p2p_sync || other.pass_sync || other.optimizer_sync);
 }
 
 TEST(Framework, IsAnErrorWhereItIsUnknown) {

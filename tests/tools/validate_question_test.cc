@@ -138,6 +138,18 @@ TEST(RunQuestion, PadsTheVocabularyAsMegatronDoes) {
   EXPECT_THAT(ask(row).assumed, Not(Contains(HasSubstr("padded"))));
 }
 
+// megatron/training.py, v2.4: PyTorch's DistributedDataParallel reduces beside backward, Megatron's
+// own after the last micro-batch.
+TEST(RunQuestion, OverlapsTheGradientsWherePyTorchReducedThem) {
+  Json row = with("software.framework", "Megatron-LM 2021");
+  row["software"]["extra"].erase("overlap");
+  EXPECT_FALSE(read(ask(row)).plan.overlap);
+  row["software"]["extra"]["flags"]["DDP-impl"] = "torch";
+  EXPECT_TRUE(read(ask(row)).plan.overlap);
+  row["software"]["extra"]["flags"]["DDP-impl"] = "local";
+  EXPECT_FALSE(read(ask(row)).plan.overlap);
+}
+
 // The paper of April 2021 is arXiv 2104.04473, that of May 2022 2205.05198.
 TEST(RunQuestion, TakesTheFrameworkAsItWasInTheRowsMonth) {
   Json row = with("software.framework", "Megatron-LM");
@@ -242,7 +254,7 @@ TEST(RunQuestion, TakesARecipesFrameworkByItsRelease) {
   EXPECT_TRUE(recipe.plan.eight_bit.weights);
   EXPECT_EQ(recipe.plan.gradients, Dtype::kBf16);
   row["software"]["framework"] = "Megatron-Bridge NeMo 25.11 container";
-  EXPECT_EQ(read(ask(row)).plan.loss, LossMemory::kInPlace);
+  EXPECT_EQ(read(ask(row)).plan.loss, CrossEntropy::kTransformerEngine);
 }
 
 TEST(RunQuestion, ReadsTheWordsForRecomputation) {

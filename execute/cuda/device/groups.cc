@@ -76,7 +76,8 @@ Groups::Groups(const Job& job, int rank, Transport& control, const std::atomic<b
       stage_(job.mesh.stage(rank)),
       stop_(stop),
       splits_(plan_communicators(job, rank)),
-      communicators_(splits_.size(), nullptr) {
+      communicators_(splits_.size(), nullptr),
+      registered_(splits_.size(), nullptr) {
   if (splits_.empty()) return;
   ncclUniqueId id;
   std::memset(&id, 0, sizeof id);
@@ -136,9 +137,20 @@ void Groups::warm_up(const Split& split, ncclComm_t communicator, cudaStream_t s
   wait_for(done, "the first use of a communicator");
 }
 
+void Groups::register_buffer(std::byte* data, std::size_t bytes) {
+  for (std::size_t i = 0; i < splits_.size(); ++i) {
+    const bool over_stages = splits_[i].direction == 0 && splits_[i].axes.has(Axis::kPipeline);
+    if (communicators_[i] == nullptr || over_stages) continue;
+    check(nccl().ncclCommRegister(communicators_[i], data, bytes, &registered_[i]),
+          "ncclCommRegister");
+  }
+}
+
 Groups::~Groups() {
-  for (ncclComm_t communicator : communicators_) {
-    if (communicator != nullptr) nccl().ncclCommDestroy(communicator);
+  for (std::size_t i = 0; i < communicators_.size(); ++i) {
+    if (communicators_[i] == nullptr) continue;
+    if (registered_[i] != nullptr) nccl().ncclCommDeregister(communicators_[i], registered_[i]);
+    nccl().ncclCommDestroy(communicators_[i]);
   }
   if (world_ != nullptr) nccl().ncclCommDestroy(world_);
 }

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,13 @@ class Groups {
   bool sends(int direction) const;
   bool receives(int direction) const;
 
+  // Makes a buffer known to the communicators that can use it, until they end; it must outlive
+  // them. NCCL asks that all members of a collective pass a registered buffer at the same offset:
+  // ranks of a stage lay their arenas out alike, those of different stages do not, so collectives
+  // over the pipeline axis are left out. Messages between stages ask for no such thing.
+  // REQUIRES: nccl().registers().
+  void register_buffer(std::byte* data, std::size_t bytes);
+
   // For the event, for a communicator that fails, for another rank that did; looks again after
   // every `nap`. Throws Error for the latter two; the caller then aborts.
   void wait_for(const Event& event, const char* what,
@@ -62,6 +70,7 @@ class Groups {
   std::vector<Split> splits_;
   ncclComm_t world_ = nullptr;
   std::vector<ncclComm_t> communicators_;  // by split; null where this rank takes no part
+  std::vector<void*> registered_;          // by split: the buffer's handle, or null
 };
 
 // The stretches as one, where they lie end to end without padding; else one without data.

@@ -14,8 +14,13 @@ namespace stepcast::cuda {
 namespace {
 
 template <class Function>
-void resolve(void* library, const char* file, const char* name, Function& function) {
+void resolve_if_there(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(function_of(library, name));
+}
+
+template <class Function>
+void resolve(void* library, const char* file, const char* name, Function& function) {
+  resolve_if_there(library, name, function);
   if (function != nullptr) return;
   throw Error("cuda", fmt::format("{} has no {}; it is another version than this stepcast was "
                                   "built with",
@@ -43,6 +48,10 @@ Nccl open_nccl() {
   Nccl out;
   STEPCAST_NCCL_FUNCTIONS(STEPCAST_RESOLVE)
 #undef STEPCAST_RESOLVE
+  resolve_if_there(library, "ncclMemAlloc", out.ncclMemAlloc);
+  resolve_if_there(library, "ncclMemFree", out.ncclMemFree);
+  resolve_if_there(library, "ncclCommRegister", out.ncclCommRegister);
+  resolve_if_there(library, "ncclCommDeregister", out.ncclCommDeregister);
   return out;
 }
 

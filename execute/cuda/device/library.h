@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,16 @@ struct CublasLt {
 };
 struct Nccl {
   STEPCAST_NCCL_FUNCTIONS(STEPCAST_POINTER)
+  // Buffers that NCCL knows, since 2.19; null in a library that is older, whatever the header.
+  ncclResult_t (*ncclMemAlloc)(void** data, std::size_t bytes) = nullptr;
+  ncclResult_t (*ncclMemFree)(void* data) = nullptr;
+  ncclResult_t (*ncclCommRegister)(ncclComm_t, void* data, std::size_t, void** handle) = nullptr;
+  ncclResult_t (*ncclCommDeregister)(ncclComm_t, void* handle) = nullptr;
+
+  bool registers() const {
+    return ncclMemAlloc != nullptr && ncclMemFree != nullptr && ncclCommRegister != nullptr &&
+           ncclCommDeregister != nullptr;
+  }
 };
 #undef STEPCAST_POINTER
 

@@ -16,6 +16,8 @@ using DeviceMemory = std::unique_ptr<std::byte, void (*)(std::byte*)>;
 // Zeroed when this returns. Throws Error that names `what` needs it where there is not that much.
 DeviceMemory device_memory(std::size_t bytes, const char* what);
 DeviceMemory pinned_memory(std::size_t bytes);
+// The same as device_memory, by NCCL, whose communicators can work in it (Groups::register_buffer).
+DeviceMemory registrable_memory(std::size_t bytes, const char* what);
 
 // The default stream's work is done: memsets and copies that return before it is, which streams
 // that do not block (all of ours) would not wait for.

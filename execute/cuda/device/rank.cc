@@ -57,6 +57,7 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
   place_residents();
   rehearse();
   if (!cuda.alone) groups_.emplace(job, rank_, control, stop_, memory_);
+  if (groups_ && cuda.register_buffers) register_arena();
   write_initial_values();
 }
 
@@ -92,7 +93,6 @@ Launch DeviceRank::launch() {
   Launch at;
   at.stream = stream(Stream::kCompute);
   at.scratch = scratch_;
-  at.seed = options_.seed;
   return at;
 }
 
@@ -226,7 +226,9 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
   writes_.clear();
   for (const TensorId id : reads) reads_.push_back({slot(id, call_), &tensor(id)});
   for (const TensorId id : writes) writes_.push_back({slot(id, call_), &tensor(id)});
-  const Work work{op, reads_, writes_, place_};
+  auto* state = reinterpret_cast<StepState*>(state_.get());
+  const Work work{op, reads_, writes_, place_,
+                  dropout(op, reads, writes, options_.seed, &state->step)};
   match(
       op, [&](const Gemm& gemm) { product(gemm, work); }, [](const Update&) {},
       [&](const auto& other) { stepcast::cuda::launch(other, work, launch()); });
@@ -234,7 +236,6 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
   const bool counts = loss != nullptr && loss->part == LossPart::kFinish &&
                       compute.phase == Phase::kForward && place_.tensor_rank == 0;
   if (!counts) return;
-  auto* state = reinterpret_cast<StepState*>(state_.get());
   launch_add_up(reinterpret_cast<const float*>(slot(writes[0], call_)),
                 tensor(writes[0]).shape.elements(), &state->loss, launch());
 }

@@ -31,6 +31,7 @@ namespace stepcast::cuda {
 // What the host tells the device before a step, and what the device tells after it.
 struct StepState {
   StepScalars scalars;
+  std::uint32_t step = 0;  // as dropout counts it
   double loss = 0;
 };
 
@@ -53,6 +54,7 @@ class DeviceRank : private BoundJob {
   void plan_places();
   void place_residents();
   void rehearse();
+  void register_arena();
   void write_initial_values();
   void load_step();
 
@@ -87,8 +89,8 @@ class DeviceRank : private BoundJob {
   std::vector<Event> events_, fence_events_, joins_;
   std::vector<Fence> fences_;  // ascending in `before`
   std::multimap<std::int64_t, std::size_t> fences_after_;
-  std::optional<Groups> groups_;
   DeviceMemory block_;  // the arena, then scratch
+  std::optional<Groups> groups_;
   std::optional<Arena> arena_;
   Workspace scratch_;
   std::optional<Matmul> matmul_;

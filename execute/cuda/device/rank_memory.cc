@@ -29,7 +29,8 @@ void DeviceRank::plan_places() {
     scratch_.bytes = std::max(scratch_.bytes, scratch_bytes(op, properties.multiProcessorCount));
   }
   const std::size_t arena = places.size;
-  block_ = device_memory(arena + scratch_.bytes, "a rank");
+  const auto allocate = cuda_.register_buffers ? registrable_memory : device_memory;
+  block_ = allocate(arena + scratch_.bytes, "a rank");
   scratch_.data = block_.get() + arena;
   arena_.emplace(std::move(places), block_.get());
   memory_.push_back({"arena", Bytes(static_cast<std::int64_t>(arena))});
@@ -80,6 +81,12 @@ void DeviceRank::rehearse() {
   memory_.push_back({"kernels, and cuBLASLt's", before - free_bytes()});
 }
 
+void DeviceRank::register_arena() {
+  const Bytes before = free_bytes();
+  groups_->register_buffer(block_.get(), arena_->size());
+  memory_.push_back({"the arena's registration", before - free_bytes()});
+}
+
 // Weights begin as all plans' do; all else at zero.
 void DeviceRank::write_initial_values() {
   std::vector<std::byte> stored;
@@ -99,6 +106,7 @@ void DeviceRank::write_initial_values() {
 void DeviceRank::load_step() {
   auto* state = new (staging_.get()) StepState;
   const auto n = static_cast<double>(step_ + 1);
+  state->step = static_cast<std::uint32_t>(step_);
   const AdamW& adam = options_.optimizer;
   state->scalars.correction1 = static_cast<float>(1 / (1 - std::pow(adam.beta1, n)));
   state->scalars.correction2 = static_cast<float>(1 / (1 - std::pow(adam.beta2, n)));

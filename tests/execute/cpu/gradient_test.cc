@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -44,7 +45,7 @@ class Gradient : public testing::Test {
     for (std::size_t i = 0; i < in.size(); ++i) {
       if (in[i].tensor->dtype == Dtype::kInt64) in[i].data = ids_.data();
     }
-    cpu::compute<double>({op, in, out, place_}, scratch_);
+    cpu::compute<double>({op, in, out, place_, dropout_}, scratch_);
   }
   Array ids(std::vector<std::int64_t> values) {
     ids_ = std::move(values);
@@ -84,6 +85,8 @@ class Gradient : public testing::Test {
   }
 
   Place place_{{3, 2, 1, 5}, 0, 1, 6};  // 3 positions of 2 sequences, a vocabulary of 5
+  std::uint32_t step_ = 4;
+  Dropout dropout_{dropout_rule(0.4, 99, &step_), 2};
   Scratch<double> scratch_;
   std::vector<std::int64_t> ids_;
   std::mt19937 random_{20240607};
@@ -121,14 +124,16 @@ TEST_F(Gradient, OfALinearLayer) {
   EXPECT_EQ(twice_b.data, db.data);
 }
 
-// 4 heads of 4 on 2 kv heads, 3 positions of 2 sequences; queries and keys also from a tensor qk.
+// 4 heads of 4 on 2 kv heads, 3 positions of 2 sequences; queries and keys also from a tensor qk,
+// and with dropout.
 TEST_F(Gradient, OfFusedAttention) {
-  for (const bool split : {false, true}) {
+  for (const auto& [split, drops] : {std::pair(false, false), {true, false}, {true, true}}) {
     Array qkv = random({6, 32}), qk = random({6, 24});
     Array o = empty({6, 16}), lse = empty({2, 4, 3});
-    Attention op{Pass::kForward, 2, 4, 2, 3, 3, 4, true, false, kReal};
+    Attention op{Pass::kForward, 2, 4, 2, 3, 3, 4, true, drops, kReal};
+    const std::vector<Array*> inputs = split ? std::vector{&qk, &qkv} : std::vector{&qkv};
     const auto loss = [&] {
-      run(op, split ? std::vector{&qk, &qkv} : std::vector{&qkv}, {&o, &lse});
+      run(op, inputs, {&o, &lse});
       return sum(o);
     };
     loss();
@@ -154,33 +159,58 @@ TEST_F(Gradient, OfFusedAttention) {
   }
 }
 
-// The same without the fused kernel, and the same numbers as with it.
+// The same without the fused kernel, and the same numbers as with it; with dropout too.
 TEST_F(Gradient, OfUnfusedAttention) {
   Array qkv = random({6, 32}), o = empty({6, 16}), fused = o, lse = empty({2, 4, 3});
-  Array scores = empty({24, 3}), p = scores;
+  Array scores = empty({24, 3}), p = scores, dropped = scores, mask = scores;
   const Gemm product{6, 3, 4, 4, GemmRole::kForward, kReal, kReal, false, false};
   const Gemm context{6, 4, 3, 4, GemmRole::kForward, kReal, kReal, false, false};
   const Pointwise softmax{PointwiseKind::kSoftmax, 24, 3, kReal, kReal, true};
+  const Pointwise drop{PointwiseKind::kDropout, 24, 3, kReal, kReal, false, 0, true};
   const auto loss = [&] {
     run(product, {&qkv}, {&scores});
     run(softmax, {&scores}, {&p});
-    run(context, {&p, &qkv}, {&o});
+    run(drop, {&p}, {&dropped, &mask});
+    run(context, {&dropped, &qkv}, {&o});
     return sum(o);
   };
   loss();
-  run(Attention{Pass::kForward, 2, 4, 2, 3, 3, 4, true, false, kReal}, {&qkv}, {&fused, &lse});
+  run(Attention{Pass::kForward, 2, 4, 2, 3, 3, 4, true, true, kReal}, {&qkv}, {&fused, &lse});
   for (std::size_t i = 0; i < o.data.size(); ++i) EXPECT_NEAR(o.data[i], fused.data[i], 1e-12);
 
   Array d_o = weights_of(o), dp = scores, ds = scores, d_qkv = empty({6, 32});
+  Array d_dropped = scores;
   const auto role = [](const Gemm& op, std::int64_t m, std::int64_t n, std::int64_t k, GemmRole r) {
     return Gemm{m, n, k, op.batch, r, kReal, kReal, false, false};
   };
-  run(role(context, 6, 3, 4, GemmRole::kInputGradient), {&d_o, &qkv}, {&dp});
-  run(role(context, 3, 4, 6, GemmRole::kWeightGradient), {&p, &d_o}, {&d_qkv});
+  run(role(context, 6, 3, 4, GemmRole::kInputGradient), {&d_o, &qkv}, {&d_dropped});
+  run(Pointwise{PointwiseKind::kDropoutBackward, 24, 3, kReal, kReal}, {&d_dropped, &mask}, {&dp});
+  run(role(context, 3, 4, 6, GemmRole::kWeightGradient), {&dropped, &d_o}, {&d_qkv});
   run(Pointwise{PointwiseKind::kSoftmaxBackward, 24, 3, kReal, kReal, true}, {&dp, &p}, {&ds});
   run(role(product, 6, 4, 3, GemmRole::kInputGradient), {&ds, &qkv, &d_qkv}, {&d_qkv});
   run(role(product, 3, 4, 6, GemmRole::kWeightGradient), {&ds, &qkv, &d_qkv}, {&d_qkv});
   expect_gradient(loss, qkv, d_qkv);
+}
+
+// Onto a residual, with a bias. A mask is bytes; what holds it has room for more.
+TEST_F(Gradient, OfDropoutOntoAResidual) {
+  Array x = random({6, 5}), residual = random({6, 5}), bias = weight(random({5}));
+  Array y = x, mask = x, dx = x, db = weight(empty({5}));
+  const auto loss = [&] {
+    run(Pointwise{PointwiseKind::kDropoutAdd, 6, 5, kReal, kReal}, {&x, &residual, &bias},
+        {&y, &mask});
+    return sum(y);
+  };
+  loss();
+  Array dy = weights_of(y);
+  run(Pointwise{PointwiseKind::kDropoutBackward, 6, 5, kReal, kReal}, {&dy, &mask}, {&dx});
+  run(Pointwise{PointwiseKind::kAddRowsBackward, 6, 5, kReal, kReal}, {&dx}, {&db});
+  expect_gradient(loss, x, dx);
+  expect_gradient(loss, bias, db);
+  expect_gradient(loss, residual, dy);
+  for (std::size_t i = 0; i < 30; ++i) {
+    EXPECT_EQ(dx.data[i] == 0, y.data[i] == residual.data[i]) << "element " << i;
+  }
 }
 
 TEST_F(Gradient, OfNorms) {

@@ -105,5 +105,22 @@ TEST(EmulatedTraining, OfFlashAttentionInBf16) {
   expect_alike(llama_model(1, 128, 2, 1, 48, 61), bf16_plan(24, 1), 2e-3);
 }
 
+TEST(EmulatedTraining, WithDropoutOverTwoTensorRanks) {
+  Plan plan = executable_plan(8, 2);
+  plan.dropout = true;
+  plan.tensor = 2;
+  plan.sequence_parallel = true;
+  expect_alike(gpt_model(1, 32, 4, 61, 12), plan, 2e-6);
+  plan.fused_attention = false;
+  plan.micro_batch = 2;
+  expect_alike(gpt_model(1, 32, 4, 61, 12), plan, 2e-6);
+}
+
+TEST(EmulatedTraining, WithDropoutInsideFlashAttention) {
+  Plan plan = bf16_plan(24, 1);
+  plan.dropout = true;
+  expect_alike(llama_model(1, 128, 2, 1, 48, 61), plan, 2e-3);
+}
+
 }  // namespace
 }  // namespace stepcast::cuda

@@ -25,6 +25,8 @@ std::vector<Op> one_of_each() {
       Pointwise{PointwiseKind::kSwiglu, 4, 8, Dtype::kBf16, Dtype::kBf16, false},
       Pointwise{PointwiseKind::kSoftmax, 4, 8, Dtype::kBf16, Dtype::kFp32, true},
       Pointwise{PointwiseKind::kRotary, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 4},
+      Pointwise{PointwiseKind::kDropout, 4, 8},
+      Pointwise{PointwiseKind::kDropout, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 0, true},
       Gather{Pass::kBackward, 4, 8, 100, Dtype::kBf16, Dtype::kFp32},
       Loss{LossPart::kFinish, 4, 100, Dtype::kBf16, Dtype::kFp32},
       Update{UpdatePart::kSquaredNorm, 100},
@@ -153,6 +155,7 @@ TEST(Op, RefusesTextThatIsNoOpAndSaysWhatItExpected) {
   EXPECT_NE(trouble("gemm forward 4x8x0 bf16"), "");
   EXPECT_NE(trouble("gemm forward 4x8x16 bf16 bias accumulate"), "");
   EXPECT_NE(trouble("conv 1x1 bf16"), "");
+  EXPECT_NE(trouble("pointwise gelu 4x8 bf16 scores"), "");  // of dropout alone
   EXPECT_NE(trouble(""), "");
   EXPECT_NE(trouble("gemm forward 1000000000000x1000000000000x1000000000000 bf16"), "");
 }

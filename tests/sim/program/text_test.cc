@@ -31,6 +31,7 @@ Job every_kind() {
   b.job.tensors.back().parts = {5, 3};
   b.job.flats.push_back({{w}, {}});
   b.job.batch = {4, 1, 3, 16};
+  b.job.dropout = 0.1;
   const TensorId x = b.tensor("x.y", {4, 8}, Scope::kMicroBatch);
   b.job.tensors.back().label.layer = 3;
   const TensorId s = b.tensor("scalar", {}, Scope::kRank, Category::kBuffers, Dtype::kFp32);
@@ -107,6 +108,11 @@ TEST(JobText, NamesTheLineAndWhatWasExpected) {
   EXPECT_NE(broken("rows=5+3", "rows=5+"), "");
   EXPECT_NE(broken("rows=5+3", "rows=1+1+1+5"), "");
   EXPECT_NE(broken("micro_batch=1", "micro_batch=0"), "");
+  EXPECT_EQ(broken("dropout 0.1", "dropout 1"),
+            "expected a number from 1e-06 to 0.999999, found '1'");
+  EXPECT_NE(broken("dropout 0.1", "dropout nan"), "");
+  EXPECT_NE(broken("dropout 0.1", "dropout"), "");
+  EXPECT_NE(broken("dropout 0.1", "dropout 0.1\ndropout 0.1"), "");
   EXPECT_NE(broken("flat ~0 %0 ->", "flat ~0 %0"), "");
 }
 

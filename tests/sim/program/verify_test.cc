@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -114,6 +115,14 @@ TEST(Verify, FindsAReadInALaterCallThatNobodyWaitedFor) {
   job.erase<Wait>(job.forward1);
   EXPECT_THAT(job.verify(), HasSubstr("stage 1, call 1 (backward last, chunk 0, micro-batch 0), "
                                       "instruction 1: reads %1 \"a\" on stream compute"));
+}
+
+TEST(Verify, FindsADropoutThatDropsAllOrNothing) {
+  for (const double rate : {-0.1, 1e-9, 1.0, std::nan("")}) {
+    Good job;
+    job.b.job.dropout = rate;
+    EXPECT_EQ(job.verify(), "dropout: the rate is out of range") << rate;
+  }
 }
 
 // Gelu after the send was issued overwrites what may still be on its way out.

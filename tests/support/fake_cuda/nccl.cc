@@ -6,6 +6,9 @@
 // kind, count, type, operation or root break the communicator, which from then on answers
 // ncclInvalidUsage and never ends; as one that fails on its way ("async") does.
 //
+// Members of a collective must have registered either all or none of what they pass, and at the same
+// offset what all of them hold whole; so must both ends of a message, at any offset.
+//
 // The first call on a communicator connects it: the host waits until all members' hosts have come.
 #include <algorithm>
 #include <cstring>
@@ -62,6 +65,11 @@ struct Clique {
   std::vector<std::map<int, std::shared_ptr<Clique>>> made;  // by color
 };
 
+struct Registered {
+  const unsigned char* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 struct Member {
   std::shared_ptr<Clique> clique;
   int rank = 0, device = 0;
@@ -72,6 +80,7 @@ struct Member {
   bool connected = false;
   bool aborted = false;
   ncclResult_t state = ncclSuccess;
+  std::vector<std::unique_ptr<Registered>> registered;
 
   int size() const { return static_cast<int>(clique->members.size()); }
 };
@@ -213,6 +222,34 @@ bool alike(const Call& a, const Call& b) {
          a.peer == b.peer;
 }
 
+// Of memory in a buffer that the member registered; -1: in none.
+std::ptrdiff_t registered_offset(const Member& member, const void* memory) {
+  const auto* at = static_cast<const unsigned char*>(memory);
+  for (const auto& one : member.registered) {
+    if (at >= one->data && at < one->data + one->bytes) return at - one->data;
+  }
+  return -1;
+}
+
+bool registered_alike(const Call& a, const Call& b) {
+  const auto offsets = [](const Call& call) {
+    return std::pair(registered_offset(*call.member, call.send),
+                     registered_offset(*call.member, call.receive));
+  };
+  const auto [send, receive] = offsets(a);
+  const auto [other_send, other_receive] = offsets(b);
+  switch (a.kind) {
+    case Kind::kAllReduce: return send == other_send && receive == other_receive;
+    case Kind::kAllGather: return receive == other_receive;     // shares lie elsewhere on each
+    case Kind::kReduceScatter: return send == other_send;
+    case Kind::kSend: return (send < 0) == (other_receive < 0);
+    case Kind::kReceive: return (receive < 0) == (other_send < 0);
+    case Kind::kReduce:
+    case Kind::kBroadcast: return true;  // what the root alone passes is nobody else's
+  }
+  return true;
+}
+
 // What a call reads and writes on its member, in bytes.
 std::pair<std::size_t, std::size_t> reach(const Call& call) {
   const std::size_t bytes = call.count * size_of(call.type);
@@ -331,6 +368,9 @@ class Operation {
       const bool fits =
           message ? other->count == call.count && other->type == call.type : alike(*other, call);
       if (!fits) return break_up(*member.clique, "members whose calls differ");
+      if (!registered_alike(*other, call)) {
+        return break_up(*member.clique, "members whose buffers are not registered alike");
+      }
     }
     meeting.come[place] = std::make_shared<const Call>(call);
     if (++meeting.count < meeting.come.size()) return;
@@ -409,6 +449,7 @@ ncclComm_t make(const std::shared_ptr<Clique>& clique, int rank) {
 
 void give_back(ncclComm_t comm) {
   made("communicators", -1);
+  made("registered buffers", -static_cast<int>(comm->member->registered.size()));
   hold_memory(comm->member->device, -kBuffers);
   delete comm;
 }
@@ -522,10 +563,46 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
 }
 
 // Waits for what is under way.
+ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
+  if (const int bad = fault_of("ncclMemAlloc")) return static_cast<ncclResult_t>(bad);
+  return cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+ncclResult_t ncclMemFree(void* data) {
+  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, std::size_t bytes, void** handle) {
+  const std::lock_guard lock(mutex());
+  if (const int bad = fault_on("ncclCommRegister", current_device())) {
+    return static_cast<ncclResult_t>(bad);
+  }
+  if (comm == nullptr || !owns(comm->member->device, data, bytes)) {
+    return refuse("a buffer is registered that is none of its device's");
+  }
+  auto& all = comm->member->registered;
+  all.push_back(std::make_unique<Registered>(static_cast<const unsigned char*>(data), bytes));
+  *handle = all.back().get();
+  made("registered buffers");
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
+  const std::lock_guard lock(mutex());
+  auto& all = comm->member->registered;
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const auto& one) { return one.get() == handle; });
+  if (found == all.end()) return refuse("a buffer is deregistered that was not registered");
+  const bool there = owns(comm->member->device, (*found)->data, (*found)->bytes);
+  all.erase(found);
+  made("registered buffers", -1);
+  return there ? ncclSuccess : refuse("a registered buffer was freed");
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   std::unique_lock lock(mutex());
   const std::shared_ptr<Member> member = comm->member;
   const bool idle = wait_until(lock, [&] { return member->finished == member->issued; });
+  if (!member->registered.empty()) complain("NCCL: a communicator ends before its buffers");
   give_back(comm);
   return idle ? ncclSuccess : ncclSystemError;
 }

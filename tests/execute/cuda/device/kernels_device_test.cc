@@ -64,8 +64,10 @@ class DeviceOp final : public TwoSidedOp {
     };
     const std::vector<Operand> reads = moved(work.reads), writes = moved(work.writes);
     const DeviceBytes scratch(nullptr, scratch_bytes(work.op, 1));
-    const Launch at{nullptr, {scratch.as<void>(), scratch.bytes()}, 0};
-    const Work there{work.op, reads, writes, work.place};
+    const Launch at{nullptr, {scratch.as<void>(), scratch.bytes()}};
+    Work there{work.op, reads, writes, work.place, work.dropout};
+    const DeviceBytes step(work.dropout.rule.step, sizeof(std::uint32_t));
+    there.dropout.rule.step = step.as<std::uint32_t>();
     match(
         work.op, [&](const Gemm&) { throw std::runtime_error("no product is launched here"); },
         [&](const Update&) { throw std::runtime_error("no update is launched here"); },
@@ -132,7 +134,7 @@ TEST_F(DeviceUpdate, StepsAndTakesTheNormAsEmulated) {
   const StepScalars scalars{10, 20};
   const auto d_scalars = on_device(std::vector<StepScalars>{scalars});
   const DeviceBytes scratch(nullptr, kSquaredNormFloats * sizeof(float));
-  const Launch at{nullptr, {scratch.as<void>(), scratch.bytes()}, 0};
+  const Launch at{nullptr, {scratch.as<void>(), scratch.bytes()}};
 
   const Numbers numbers{d_g->as<void>(), Dtype::kBf16, kSize};
   launch_squared_norm(&numbers, 1, d_norm->as<float>(), at);

@@ -57,6 +57,7 @@ TEST_P(GpuTraining, FollowsTheCpu) {
   plan.compute = Dtype::kBf16;
   plan.master = true;
   one.change(plan);
+  alone.dropout = plan.dropout;
   if (plan.ranks() > cuda_devices()) {
     GTEST_SKIP() << "skipped: " << plan.ranks() << " ranks on " << cuda_devices() << " GPUs";
   }
@@ -67,8 +68,8 @@ TEST_P(GpuTraining, FollowsTheCpu) {
   const auto corpus = make_language(job.batch.vocabulary, 7);
   const Footprint memory = account(job);
   const Traffic traffic = count_traffic(job);
-  for (const bool graphs : {false, true}) {
-    for (const CudaRun& run : run_cuda_threads(job, options, *corpus, {graphs})) {
+  for (const CudaOptions& cuda : {CudaOptions{}, {true}, {false, true}, {true, true}}) {
+    for (const CudaRun& run : run_cuda_threads(job, options, *corpus, cuda)) {
       ASSERT_EQ(run.run.losses.size(), expected.size());
       for (std::size_t i = 0; i < expected.size(); ++i) {
         EXPECT_NEAR(run.run.losses[i], expected[i], 0.01 * expected[i]) << "step " << i;
@@ -94,6 +95,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"recompute_selective", true, [](Plan& p) { p.recompute = Recompute::kSelective; }},
         Case{"recompute_every2", false,
              [](Plan& p) { p.recompute = Recompute::kFull, p.recompute_every = 2; }},
+        Case{"dropout", true, [](Plan& p) { p.dropout = true; }},
+        Case{"dropout_unfused_recompute", true,
+             [](Plan& p) {
+               p.dropout = true, p.fused_attention = false, p.recompute = Recompute::kFull;
+             }},
+        Case{"dropout_tensor2", true,
+             [](Plan& p) { p.dropout = true, p.tensor = 2, p.sequence_parallel = true; }},
         Case{"bf16_gradients", true, [](Plan& p) { p.gradients = Dtype::kBf16; }},
         Case{"data2_zero1", true, [](Plan& p) { p.data = 2, p.zero = 1; }},
         Case{"data2_zero3", false, [](Plan& p) { p.data = 2, p.zero = 3; }},

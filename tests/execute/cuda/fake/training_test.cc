@@ -30,6 +30,7 @@ struct Case {
   bool bf16 = false;
   bool graphs = false;
   std::function<void(Plan&)> change = {};
+  bool registers = false;
 };
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
@@ -49,10 +50,11 @@ TEST_P(FakeTraining, FollowsTheCpu) {
   const ExecuteOptions options = train_options(3);
   fake::MachineOptions machine;
   machine.seed = static_cast<unsigned>(std::hash<std::string>()(one.name));
-  const FakeRun run = run_on_fake(job, options, machine, {one.graphs});
+  const FakeRun run = run_on_fake(job, options, machine, {one.graphs, one.registers});
   EXPECT_EQ(differences(job, options, run, one.bf16 ? 4e-3 : 2e-5), "");
   EXPECT_GT(fake::work_done(), 100);
   EXPECT_EQ(fake::calls("cudaGraphLaunch"), one.graphs ? 2 * job.mesh.ranks() : 0);
+  EXPECT_EQ(fake::calls("ncclCommRegister") > 0, one.registers);
 }
 
 void recompute(Plan& plan, Recompute policy) { plan.recompute = policy; }
@@ -101,6 +103,24 @@ std::vector<Case> cases() {
        [](Plan& p) { p.data = 2, p.zero = 1, p.bucket = Bytes(4000); }},
       {"zero3_recompute_bf16", gpt, 2, true, false,
        [](Plan& p) { p.data = 2, p.zero = 3, recompute(p, Recompute::kFull); }},
+      {"dropout_graph", gpt, 1, false, true, [](Plan& p) { p.dropout = true; }},
+      {"dropout_unfused_bf16", gpt, 1, true, false,
+       [](Plan& p) { p.dropout = true, p.fused_attention = false, p.micro_batch = 2; }},
+      {"dropout_tensor2_recompute", gpt, 2, false, true,
+       [](Plan& p) {
+         p.dropout = p.sequence_parallel = true, p.tensor = 2;
+         recompute(p, Recompute::kFull);
+       }},
+      {"registered_tensor2_pipeline2_zero1", gpt, 2, false, true,
+       [](Plan& p) {
+         p.tensor = p.pipeline = p.data = 2, p.zero = 1, p.schedule = k1f1b;
+         p.sequence_parallel = true;
+       },
+       true},
+      {"registered_interleaved2_tied", gpt, 4, false, false,
+       [](Plan& p) { p.pipeline = 2, p.schedule = kInterleaved, p.virtual_stages = 2; }, true},
+      {"registered_zero3_bf16", llama, 2, true, false,
+       [](Plan& p) { p.data = 2, p.zero = 3; }, true},
   };
   for (int zero = 0; zero <= 3; ++zero) {
     out.push_back({"zero" + std::to_string(zero), zero % 2 == 0 ? gpt : llama, 2, zero == 2,
