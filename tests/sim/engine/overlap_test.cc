@@ -16,7 +16,7 @@ const Gemm kProduct = [] {
   gemm.m = gemm.n = gemm.k = 1024;
   return gemm;
 }();
-const Pointwise kFill{PointwiseKind::kFill, 1024, 1024, Dtype::kBf16, Dtype::kBf16, false};
+const Pointwise kWideFill{PointwiseKind::kFill, 1024, 1024, Dtype::kBf16, Dtype::kBf16, false};
 const Transfer kReduce{TransferKind::kAllReduce, Axis::kData, false, mebibytes(64)};
 
 // product (100); all-reduce (400) on the data stream, beside it `products` products and one fill
@@ -29,7 +29,7 @@ Job one_transfer(int products) {
   b.compute(kProduct, {x, x}, {x}).order(Stream::kCompute, Stream::kData, 0);
   b.collective(kReduce, Stream::kData, {x}, {x}).record(Stream::kData, 1);
   for (int i = 0; i < products; ++i) b.compute(kProduct, {x, x}, {x});
-  b.compute(kFill, {}, {x}).wait(Stream::kCompute, 1).compute(kProduct, {x, x}, {x});
+  b.compute(kWideFill, {}, {x}).wait(Stream::kCompute, 1).compute(kProduct, {x, x}, {x});
   return b.job;
 }
 

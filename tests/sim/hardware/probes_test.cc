@@ -14,7 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::string kText = R"({"format": "stepcast.profile/1", "name": "box", "device": "h100-sxm",
+const std::string kProbesText =
+    R"({"format": "stepcast.profile/1", "name": "box", "device": "h100-sxm",
 "memory": [
 {"kernel": "copy", "bytes": "64 MiB", "seconds": "20 us", "spread": 0.01, "samples": 10},
 {"kernel": "copy", "bytes": 1000000000, "seconds": "500 us"},
@@ -29,14 +30,16 @@ const std::string kText = R"({"format": "stepcast.profile/1", "name": "box", "de
 {"collective": "all-reduce", "ranks": 2, "nodes": 1, "groups_per_node": 4,
 "points": [{"bytes": 8, "seconds": "10 us"}]}]})";
 
-Profile read(const std::string& text = kText) { return read_profile(parse_json(text, "p.json")); }
+Profile read_probed(const std::string& text = kProbesText) {
+  return read_profile(parse_json(text, "p.json"));
+}
 
-std::string error_of(const std::string& from, const std::string& to) {
-  std::string text = kText;
+std::string probes_error(const std::string& from, const std::string& to) {
+  std::string text = kProbesText;
   const std::size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   try {
-    read(text.replace(at, from.size(), to));
+    read_probed(text.replace(at, from.size(), to));
   } catch (const Error& error) {
     return error.what();
   }
@@ -44,7 +47,7 @@ std::string error_of(const std::string& from, const std::string& to) {
 }
 
 TEST(Probes, AreReadWithTheirUnits) {
-  const Probes probes = read().probes;
+  const Probes probes = read_probed().probes;
   ASSERT_EQ(probes.memory.size(), 3u);
   EXPECT_EQ(probes.memory[0].kernel, "copy");
   EXPECT_EQ(probes.memory[0].bytes, mebibytes(64));
@@ -61,9 +64,9 @@ TEST(Probes, AreReadWithTheirUnits) {
 }
 
 TEST(Probes, WrittenReadBackToTheSame) {
-  const Profile profile = read();
+  const Profile profile = read_probed();
   const Json json = write_profile(profile);
-  const Profile again = read(json.dump());
+  const Profile again = read_probed(json.dump());
   EXPECT_EQ(again.probes, profile.probes);
   EXPECT_EQ(again.wires, profile.wires);
   // A group that has its nodes to itself is written as it always was.
@@ -75,7 +78,7 @@ TEST(Probes, WrittenReadBackToTheSame) {
 
 TEST(Probes, OfAFileThatIsWrongNameThePlace) {
   const auto wrong = [](const std::string& from, const std::string& to, const std::string& place) {
-    EXPECT_THAT(error_of(from, to), HasSubstr(place)) << to;
+    EXPECT_THAT(probes_error(from, to), HasSubstr(place)) << to;
   };
   wrong("\"copy\"", "\"scale\"", "memory.0.kernel");
   wrong("\"20 us\"", "\"0 us\"", "memory.0.seconds");
@@ -100,7 +103,7 @@ TEST(Probes, GiveADeviceItsMemoryAndLaunches) {
   device.launch = microseconds(10);
   device.kernel_start = microseconds(7);
   device.kernels.memory = 0.9;
-  use_kernels(read(), device);
+  use_kernels(read_probed(), device);
   EXPECT_NEAR(device.kernels.memory, 0.75, 1e-12);
   EXPECT_EQ(device.kernels.memory_basis, Basis::kInterpolated);
   EXPECT_DOUBLE_EQ(device.launch.value, 3e-6);
@@ -110,7 +113,7 @@ TEST(Probes, GiveADeviceItsMemoryAndLaunches) {
 }
 
 TEST(Probes, OfACollectiveAreThoseOfItsGroupAlone) {
-  const Probes probes = read().probes;
+  const Probes probes = read_probed().probes;
   EXPECT_EQ(beside_kernel(Gemm{}), "product");
   EXPECT_EQ(beside_kernel(Attention{}), "product");
   EXPECT_EQ(beside_kernel(Norm{}), "memory");
