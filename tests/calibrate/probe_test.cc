@@ -15,7 +15,7 @@ namespace stepcast {
 namespace {
 
 constexpr double kProduct = 200e-6, kLatency = 20e-6;
-constexpr double kMemory = 2e12, kWire = 1e11;  // bytes a second
+constexpr double kMemory = 2e12, kWired = 1e11;  // bytes a second
 constexpr double kSlowProduct = 1.3, kSlowCopy = 1.8, kSlowWire = 1.1;
 
 // A product takes 200 us, a transfer 20 us and its bytes at 100 GB/s, on the second rank a tenth
@@ -65,7 +65,7 @@ class FakeBench : public Bench {
            match(
                load, [](const ProductLoad&) { return kProduct; },
                [&](const MemoryLoad& m) { return bytes(m.bytes) / kMemory; },
-               [&](const TransferLoad& t) { return kLatency + bytes(t.transfer.bytes) / kWire; });
+               [&](const TransferLoad& t) { return kLatency + bytes(t.transfer.bytes) / kWired; });
   }
   static double factor(const BenchLoad& load) {
     return match(
@@ -114,7 +114,7 @@ TEST(Prober, FindsWhatADeviceTakes) {
   EXPECT_EQ(curve.points.front().bytes, kibibytes(1));
   EXPECT_EQ(curve.points.back().bytes, mebibytes(64));
   for (const WirePoint& point : curve.points) {
-    const double expected = kLatency + static_cast<double>(point.bytes.count) / kWire;
+    const double expected = kLatency + static_cast<double>(point.bytes.count) / kWired;
     EXPECT_NEAR(point.time.value, expected, 1e-11) << point.bytes.count;
   }
   ASSERT_EQ(probed.probes.beside.size(), 2u);
@@ -168,7 +168,7 @@ TEST(Prober, TakesTheMeanOfTheRanksAndTheWordOfTheFirst) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_NEAR(probed[0].probes.launch->gap.mean.value, 2.1e-6, 1e-12);
   const WirePoint& last = probed[0].wires.at(0).points.back();
-  EXPECT_NEAR(last.time.value, 1.05 * (kLatency + 64.0 * (1 << 20) / kWire), 1e-11);
+  EXPECT_NEAR(last.time.value, 1.05 * (kLatency + 64.0 * (1 << 20) / kWired), 1e-11);
   EXPECT_EQ(probed[0].wires, probed[1].wires);
   EXPECT_EQ(probed[0].probes.memory.size(), 10u);
   EXPECT_EQ(probed[1].probes.memory.size(), 11u);
