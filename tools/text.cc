@@ -1,3 +1,4 @@
+// ASCII alone: names of devices, frameworks and keys are, and no locale may change what they match.
 #include "tools/text.h"
 
 #include <algorithm>
