@@ -34,14 +34,6 @@ TransferKey transfer_key_of(const TimedTransfer& timed) {
   STEPCAST_CHECK(false, "a transfer that reading a profile let through");
 }
 
-// As a profile keeps it: whole picoseconds, as a simulation counts them, in microseconds that have
-// a short text; and a spread for people.
-Timing timing(const Statistic& statistic) {
-  const double microseconds = std::round(statistic.mean() * 1e12) / 1e6;
-  return {Seconds(microseconds * 1e-6), std::round(statistic.spread() * 1e4) / 1e4,
-          statistic.count()};
-}
-
 }  // namespace
 
 void Statistic::add(double value) {
@@ -74,6 +66,12 @@ double Statistic::spread() const {
   return std::sqrt(squares_ / static_cast<double>(count_ - 1)) / mean_;
 }
 
+Timing timing_of(const Statistic& statistic) {
+  const double microseconds = std::round(statistic.mean() * 1e12) / 1e6;
+  return {Seconds(microseconds * 1e-6), std::round(statistic.spread() * 1e4) / 1e4,
+          statistic.count()};
+}
+
 Duration counted_time(const Job& job, const Instruction& instruction, const Recording& recording,
                       int rank, std::size_t at) {
   const auto* collective = std::get_if<Collective>(&instruction);
@@ -104,6 +102,17 @@ void Measurements::add(const Job& job, const Recording& recording) {
   }
 }
 
+void Measurements::add_kernels(const Job& job, int rank, std::span<const Span> spans) {
+  const Program& program = job.programs[static_cast<std::size_t>(job.mesh.stage(rank))];
+  for_each_timed(job, program,
+                 [&](const Call& call, std::size_t, const Instruction& instruction, std::size_t i) {
+                   STEPCAST_CHECK(i < spans.size(), "a span each for what takes time");
+                   if (!std::holds_alternative<Compute>(instruction)) return;
+                   const Duration time = spans[i].end - spans[i].begin;
+                   at(work_key(job, call, instruction)).add(to_seconds(time).value);
+                 });
+}
+
 void Measurements::add(const TimedWork& work) {
   for (const TimedKernel& kernel : work.kernels) {
     const KernelKey key{kernel.op, phase_of(kernel.phase), kernel.first};
@@ -114,13 +123,22 @@ void Measurements::add(const TimedWork& work) {
   }
 }
 
-std::int64_t Measurements::steps(const Job& job) const {
+std::int64_t Measurements::steps(const Job& job) const { return steps(job, 1, false); }
+
+std::int64_t Measurements::kernel_steps(const Job& job) const {
+  return steps(job, job.mesh.ranks() / job.mesh.stages(), true);
+}
+
+// Of a step in which every `of` ranks are one.
+std::int64_t Measurements::steps(const Job& job, std::int64_t of, bool kernels) const {
   Catalog wanted;
   wanted.add(job);
   std::int64_t least = INT64_MAX;
   for (std::size_t i = 0; i < wanted.keys().size(); ++i) {
+    if (kernels && !std::holds_alternative<KernelKey>(wanted.keys()[i])) continue;
     const Statistic* known = find(wanted.keys()[i]);
-    least = std::min(least, known == nullptr ? 0 : known->count() / wanted.instances(i));
+    const std::int64_t count = known == nullptr ? 0 : known->count();
+    least = std::min(least, count * of / wanted.instances(i));
   }
   return least;
 }
@@ -139,11 +157,11 @@ TimedWork Measurements::work(int ranks, int threads) const {
         catalog_.keys()[i],
         [&](const KernelKey& key) {
           work.kernels.push_back(
-              {key.op, std::string(phase_name(key.phase)), key.first, timing(statistics_[i])});
+              {key.op, std::string(phase_name(key.phase)), key.first, timing_of(statistics_[i])});
         },
         [&](const TransferKey& key) {
           work.transfers.push_back(
-              {transfer_key_name(key), key.ranks, key.bytes, timing(statistics_[i])});
+              {transfer_key_name(key), key.ranks, key.bytes, timing_of(statistics_[i])});
         });
   }
   return work;

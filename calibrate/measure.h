@@ -13,12 +13,14 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "calibrate/catalog.h"
 #include "sim/base/units.h"
 #include "sim/hardware/work.h"
 #include "sim/result/recording.h"
+#include "sim/result/result.h"
 
 namespace stepcast {
 
@@ -38,6 +40,10 @@ class Statistic {
   double squares_ = 0;  // sum of squared distances from the mean
 };
 
+// As a profile keeps it: whole picoseconds, as a simulation counts them, in microseconds that have
+// a short text; and a spread for people.
+Timing timing_of(const Statistic& statistic);
+
 // What an instance in a recorded step counts for a mean.
 //
 // As a rule its duration (sim/result/recording.h), which leaves out what it waited for others: a
@@ -53,11 +59,15 @@ class Measurements {
  public:
   // Every instance in one step of all ranks, as counted_time() has it.
   void add(const Job& job, const Recording& recording);
+  // The kernels of one rank's step; `spans` of what takes time, in the order of issue.
+  void add_kernels(const Job& job, int rank, std::span<const Span> spans);
   // What was measured before. Throws nothing: a profile's words are checked where it is read.
   void add(const TimedWork& work);
 
   // In how many steps of the Job every key of it has been measured, at least.
   std::int64_t steps(const Job& job) const;
+  // The same of its kernels alone, of a step of one rank of each stage.
+  std::int64_t kernel_steps(const Job& job) const;
   const Statistic* find(const WorkKey& key) const;  // null: not measured
   std::size_t size() const { return statistics_.size(); }
 
@@ -65,6 +75,7 @@ class Measurements {
   TimedWork work(int ranks, int threads) const;
 
  private:
+  std::int64_t steps(const Job& job, std::int64_t of, bool kernels) const;
   Statistic& at(const WorkKey& key);
 
   Catalog catalog_;

@@ -175,14 +175,16 @@ std::string mpi_version() {
   return version.substr(0, version.find_first_of(",\n"));
 }
 
-bool MpiSession::one_machine() const {
+int MpiSession::ranks_here() const {
   MPI_Comm here;
   int size = 0;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
   MPI_Comm_size(here, &size);
   MPI_Comm_free(&here);
-  return size == ranks();
+  return size;
 }
+
+bool MpiSession::one_machine() const { return ranks_here() == ranks(); }
 
 }  // namespace stepcast
 
@@ -191,13 +193,15 @@ bool MpiSession::one_machine() const {
 namespace stepcast {
 
 MpiSession::MpiSession() {
-  throw Error("--launch mpi", "this stepcast was built without MPI; install libopenmpi-dev and "
-                              "build again, or use --launch threads");
+  throw Error("--launch mpi",
+              "this stepcast was built without MPI; install libopenmpi-dev and "
+              "build again, or use --launch threads");
 }
 MpiSession::~MpiSession() = default;
 int MpiSession::rank() const { return 0; }
 int MpiSession::ranks() const { return 1; }
 std::unique_ptr<Transport> MpiSession::transport() const { return nullptr; }
+int MpiSession::ranks_here() const { return 1; }
 bool MpiSession::one_machine() const { return true; }
 std::string mpi_version() { return ""; }
 

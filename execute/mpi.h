@@ -23,6 +23,7 @@ class MpiSession {
   // Among all processes. Sends are MPI's non-blocking ones, each with a copy of its message;
   // reductions are in whatever order MPI takes.
   std::unique_ptr<Transport> transport() const;
+  int ranks_here() const;  // of them on this machine
   // Whether all processes run on one machine, and so share a clock.
   bool one_machine() const;
 };

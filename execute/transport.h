@@ -49,4 +49,9 @@ class Transport {
 // of the ranks: the same numbers whatever the threads do.
 std::vector<std::unique_ptr<Transport>> make_thread_transports(int ranks);
 
+
+// Of a rank that runs without the others: sums are its own, what it gathers is its own part again
+// and again, a message is lost, and none comes: what is received are zeros.
+std::unique_ptr<Transport> make_lone_transport(int rank);
+
 }  // namespace stepcast

@@ -99,7 +99,7 @@ class Calibrator {
     }
     if (arguments.resume && std::filesystem::exists(arguments.out)) {
       const Document document = parse_json(read_file(arguments.out), arguments.out);
-      calibration_ = resume_from(read_profile(document), arguments.launch);
+      calibration_ = resume_from(read_profile(document), arguments.launch, machine_texts());
     }
     for (Subject& subject : subjects_) {
       const std::int64_t wanted = arguments.repeat > 0 ? arguments.repeat : kSlicesLeast;
@@ -256,11 +256,7 @@ class Calibrator {
     const std::string name = arguments_.out == kStdout
                                  ? "calibrated"
                                  : std::filesystem::path(arguments_.out).stem().string();
-    const Profile profile = profile_of(calibration_, name,
-                                       {{"command", command_of(arguments_)},
-                                        {"date", now()},
-                                        {"host", machine_.host},
-                                        {"launch", arguments_.launch}});
+    const Profile profile = profile_of(calibration_, name, provenance_of(arguments_));
     return write_profile(profile).dump(1) + "\n";
   }
 
@@ -337,8 +333,16 @@ double SentinelLog::drift() const {
   return count_ == 0 ? 0 : (longest_ - shortest_) / (sum_ / static_cast<double>(count_));
 }
 
-Calibration resume_from(const Profile& profile, const std::string& launch) {
-  const std::string other = machine_difference(profile, machine_texts());
+std::map<std::string, std::string> provenance_of(const CalibrateArguments& arguments) {
+  return {{"command", command_of(arguments)},
+          {"date", now()},
+          {"host", this_machine().host},
+          {"launch", arguments.launch}};
+}
+
+Calibration resume_from(const Profile& profile, const std::string& launch,
+                        const std::map<std::string, std::string>& here) {
+  const std::string other = machine_difference(profile, here);
   if (!other.empty()) {
     throw Error(profile.file,
                 fmt::format("was measured on another machine: {}; measure into a file "
@@ -355,6 +359,7 @@ Calibration resume_from(const Profile& profile, const std::string& launch) {
     calibration.by_ranks[work.ranks].add(work);
     calibration.threads[work.ranks] = work.threads;
   }
+  calibration.probed = {profile.probes, profile.wires};
   return calibration;
 }
 
@@ -366,6 +371,8 @@ Profile profile_of(const Calibration& calibration, const std::string& name,
   profile.device = "cpu";
   profile.machine = machine_texts();
   profile.provenance = std::move(provenance);
+  profile.probes = calibration.probed.probes;
+  profile.wires = calibration.probed.wires;
   const SentinelLog& sentinel = calibration.sentinel;
   const auto text = [](Seconds time) { return fmt::format("{:.3f} ms", 1e3 * time.value); };
   profile.provenance["sentinel_first"] = text(sentinel.first());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "calibrate/measure.h"
+#include "calibrate/probe.h"
 #include "sim/hardware/profile.h"
 
 namespace stepcast {
@@ -50,13 +51,21 @@ class SentinelLog {
 struct Calibration {
   std::map<int, Measurements> by_ranks;
   std::map<int, int> threads;
+  Probed probed;  // of a GPU
   SentinelLog sentinel;
 };
 
-// Throws Error (place: the file) if it was measured on another machine or another way.
-Calibration resume_from(const Profile& profile, const std::string& launch);
+// What "provenance" says of a command: itself, as it can be given again, the date, the host, and
+// how ranks were launched.
+std::map<std::string, std::string> provenance_of(const CalibrateArguments& arguments);
 
-// `provenance` as this command knows it; the sentinel's part is added.
+// Throws Error (place: the file) if it was measured on another machine than `here` (Profile::
+// machine) or another way.
+Calibration resume_from(const Profile& profile, const std::string& launch,
+                        const std::map<std::string, std::string>& here);
+
+// A CPU's, if nothing is set after; `provenance` as this command knows it; the sentinel's part is
+// added.
 Profile profile_of(const Calibration& calibration, const std::string& name,
                    std::map<std::string, std::string> provenance);
 

@@ -46,12 +46,6 @@ std::optional<TransferKind> kind_of_program(std::string_view program) {
   return transfer_kind(program.substr(0, program.find("_perf")));
 }
 
-std::string name_of(TransferKind kind) {
-  std::string name(transfer_name(kind));
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 // A kind, or why there is none.
 struct KindOrFault {
   std::optional<TransferKind> kind;
@@ -97,10 +91,11 @@ KindOrFault judge_kind(const NcclTestsTable& table, int ranks, const NcclTestsDe
     return {{}, "which collective? The log does not say: give --collective"};
   }
   if (row != nullptr && !fits(*row, bus_factor(*kind, ranks))) {
-    return {{}, fmt::format("busbw / algbw is {:.4f}, but of {} over {} ranks {:.4f}: another "
-                            "collective, or another number of ranks",
-                            row->bus_bandwidth / row->algorithm_bandwidth, name_of(*kind), ranks,
-                            bus_factor(*kind, ranks))};
+    return {{},
+            fmt::format("busbw / algbw is {:.4f}, but of {} over {} ranks {:.4f}: another "
+                        "collective, or another number of ranks",
+                        row->bus_bandwidth / row->algorithm_bandwidth, collective_name(*kind),
+                        ranks, bus_factor(*kind, ranks))};
   }
   return {kind, ""};
 }
@@ -186,7 +181,7 @@ class Collector {
       if (collected.times.empty()) continue;
       const auto& [kind, ranks, nodes] = group;
       WireCurve curve;
-      curve.collective = name_of(kind);
+      curve.collective = collective_name(kind);
       curve.ranks = ranks;
       curve.nodes = nodes;
       for (auto& [bytes, times] : collected.times) add_point(bytes, times, curve);

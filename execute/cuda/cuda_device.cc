@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "sim/base/error.h"
 
 namespace stepcast {
@@ -25,7 +27,39 @@ int cuda_device_of_process(int rank) {
   return number % std::max(1, cuda_devices());
 }
 
+void ClockRange::add(const CudaMachine& look) {
+  if (look.clock_mhz == 0) return;  // NVML is not there
+  least_mhz = looks == 0 ? look.clock_mhz : std::min(least_mhz, look.clock_mhz);
+  most_mhz = std::max(most_mhz, look.clock_mhz);
+  limit_mhz = look.clock_mhz_max;
+  limit_watts = look.power_limit_watts;
+  ++looks;
+  mean_mhz += (static_cast<double>(look.clock_mhz) - mean_mhz) / static_cast<double>(looks);
+  most_watts = std::max(most_watts, look.power_watts);
+  most_celsius = std::max(most_celsius, look.temperature_celsius);
+  for (const std::string& reason : look.throttled_by) ++throttled_by[reason];
+}
+
+std::string to_text(const ClockRange& clocks) {
+  if (clocks.looks == 0) return "";
+  std::string text =
+      fmt::format("{} to {} MHz, {:.0f} in the mean, of {}; up to {:.0f} W of {:.0f}, {} C",
+                  clocks.least_mhz, clocks.most_mhz, clocks.mean_mhz, clocks.limit_mhz,
+                  clocks.most_watts, clocks.limit_watts, clocks.most_celsius);
+  for (const auto& [reason, count] : clocks.throttled_by) {
+    text += fmt::format("; held down by {} in {:.0f} % of {} looks", reason,
+                        100.0 * static_cast<double>(count) / static_cast<double>(clocks.looks),
+                        clocks.looks);
+  }
+  return text;
+}
+
 #ifndef STEPCAST_CUDA
+
+struct CudaWatch::Watcher {};
+CudaWatch::CudaWatch(int) {}
+CudaWatch::~CudaWatch() = default;
+ClockRange CudaWatch::seen() const { return {}; }
 
 std::string cuda_missing() {
   return "this stepcast was built without CUDA; install the CUDA toolkit (nvcc, cuBLASLt) and "
@@ -40,6 +74,12 @@ CudaRun run_cuda_rank(const Job&, const ExecuteOptions&, const Corpus&, Transpor
 }
 std::vector<CudaRun> run_cuda_threads(const Job&, const ExecuteOptions&, const Corpus&,
                                       const CudaOptions&) {
+  throw Error("cuda", cuda_missing());
+}
+std::unique_ptr<Bench> make_cuda_bench(const Job*, Transport&, int, const std::atomic<bool>&) {
+  throw Error("cuda", cuda_missing());
+}
+void bench_cuda_threads(const Job&, const std::function<void(Bench&, Transport&)>&) {
   throw Error("cuda", cuda_missing());
 }
 

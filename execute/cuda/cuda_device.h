@@ -1,10 +1,15 @@
 // CUDA, as those see it who know nothing of it: whether there is a GPU here, and a Job run on it.
 #pragma once
 
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "execute/bench.h"
 #include "execute/execute.h"
 #include "sim/program/program.h"
 
@@ -26,6 +31,8 @@ struct CudaOptions {
                         // REQUIRES: the Job has no Synchronize, which cannot be captured
   bool register_buffers = false;  // NCCL allocates the arena and knows it, so that it need not copy
                                   // through buffers of its own (NCCL 2.19 and later)
+  bool alone = false;   // without the other ranks: what they would send is made up. For timing a
+                        // rank's kernels where there are fewer GPUs than ranks; the losses are none
 };
 
 // What the device's memory went to, as cudaMemGetInfo saw it go: the arena, and by name what lies
@@ -57,6 +64,34 @@ struct CudaMachine {
 };
 CudaMachine cuda_machine(int device);
 
+// How a GPU was clocked over some time, from looks at it.
+struct ClockRange {
+  std::int64_t looks = 0;
+  std::int64_t least_mhz = 0, most_mhz = 0, limit_mhz = 0;
+  double mean_mhz = 0;
+  double most_watts = 0, limit_watts = 0;
+  int most_celsius = 0;
+  std::map<std::string, std::int64_t> throttled_by;  // looks at which it was
+  void add(const CudaMachine& look);
+};
+// "1755 to 1980 MHz, 1902 in the mean, of 1980; up to 690 W of 700, 71 C; held down by power cap in
+// 40 % of 321 looks"; "" where NVML tells nothing.
+std::string to_text(const ClockRange& clocks);
+
+// Looks at a GPU ten times a second, on a thread of its own.
+class CudaWatch {
+ public:
+  explicit CudaWatch(int device);
+  ~CudaWatch();
+  CudaWatch(const CudaWatch&) = delete;
+  CudaWatch& operator=(const CudaWatch&) = delete;
+  ClockRange seen() const;  // so far
+
+ private:
+  struct Watcher;
+  std::unique_ptr<Watcher> watcher_;
+};
+
 // Runs one rank on a device to the end; `control` carries what ranks agree on before NCCL does
 // the rest. REQUIRES: verify(job) and executable(job) are "", and so is cuda_missing(). Throws
 // Error for trouble with the device, its memory or another rank.
@@ -67,5 +102,13 @@ CudaRun run_cuda_rank(const Job& job, const ExecuteOptions& options, const Corpu
 // and one where there are fewer GPUs than ranks.
 std::vector<CudaRun> run_cuda_threads(const Job& job, const ExecuteOptions& options,
                                       const Corpus& corpus, const CudaOptions& cuda);
+
+// A GPU as microbenchmarks see it; transfers are of the Job's groups, with the ranks that `control`
+// reaches. Null: there are none. `stop`: set where another rank of this process failed. REQUIRES:
+// cuda_missing() is ""; all outlive it. Throws Error where the device has too little memory left.
+std::unique_ptr<Bench> make_cuda_bench(const Job* job, Transport& control, int device,
+                                       const std::atomic<bool>& stop);
+// A bench for each rank of the Job, on threads and GPUs of their own. Throws as run_cuda_threads().
+void bench_cuda_threads(const Job& job, const std::function<void(Bench&, Transport&)>& each);
 
 }  // namespace stepcast

@@ -70,6 +70,7 @@ Recording record_spans(const Job& job, std::span<const std::vector<Span>> spans,
       out.durations[rank][at] = shortest.at(meeting);
     });
   }
+  out.whole = out.durations;  // streams wait, not ranks: nothing else belongs to an instruction
   return out;
 }
 

@@ -13,7 +13,7 @@ namespace {
 // Further away the model's ratio is no better than the model.
 constexpr double kFarthest = 16;
 // Distances are logarithms of ratios; these only order what is of the same size.
-constexpr double kOtherMicroBatch = 1e-9, kOtherPhase = 2e-9, kOtherSize = 4e-9;
+constexpr double kOtherMicroBatch = 1e-9, kOtherPhase = 2e-9, kOtherSize = 4e-9, kOtherRanks = 8e-9;
 
 // The op with its sizes made equal: two of the same kind compare equal.
 Op kind_of(Op op) {
@@ -27,37 +27,43 @@ Op kind_of(Op op) {
   return op;
 }
 
-}  // namespace
+// The nearest timed kernel of some work, so far.
+struct Nearest {
+  const TimedKernel* kernel = nullptr;
+  double distance = std::numeric_limits<double>::infinity();
+  double scale = 1;
+};
 
-std::optional<Cost> timed_cost(const Op& op, const KernelPlace& place, const Profile& profile,
-                               const Device& device) {
-  const TimedWork* work = work_of(profile, place.ranks);
-  if (work == nullptr) return std::nullopt;
-  const Basis otherwise = profile.basis == Basis::kMeasured ? Basis::kInterpolated : profile.basis;
-  const bool here = work->ranks == place.ranks;
+void look_in(const TimedWork& work, bool here, const Op& op, const KernelPlace& place,
+             const Device& device, Nearest& best) {
   const Op kind = kind_of(op);
   const Seconds model = op_cost(op, device).time;
-  const TimedKernel* best = nullptr;
-  double best_distance = std::numeric_limits<double>::infinity(), scale = 1;
-  for (const TimedKernel& timed : work->kernels) {
-    double distance = 0, ratio = 1;
+  for (const TimedKernel& timed : work.kernels) {
+    double distance = here ? 0 : kOtherRanks, ratio = 1;
     if (timed.first != place.first) distance += kOtherMicroBatch;
     if (timed.phase != place.phase) distance += kOtherPhase;
-    if (timed.op == op) {
-      if (distance == 0) return Cost{timed.time.mean, here ? profile.basis : otherwise};
-    } else {
+    if (timed.op != op) {
       if (kind_of(timed.op) != kind) continue;
       ratio = model / op_cost(timed.op, device).time;
       distance += kOtherSize + std::abs(std::log(ratio));
     }
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = &timed;
-      scale = ratio;
-    }
+    if (distance < best.distance) best = {&timed, distance, ratio};
   }
-  if (best == nullptr || best_distance > std::log(kFarthest)) return std::nullopt;
-  return Cost{best->time.mean * scale, otherwise};
+}
+
+}  // namespace
+
+std::optional<Cost> timed_cost(const Op& op, const KernelPlace& place, const Profile& profile,
+                               const Device& device) {
+  Nearest best;
+  const TimedWork* nearest = work_of(profile, place.ranks);
+  for (const TimedWork& work : profile.work) {
+    if (device.one_stream && &work != nearest) continue;
+    look_in(work, !device.one_stream || work.ranks == place.ranks, op, place, device, best);
+  }
+  if (best.kernel == nullptr || best.distance > std::log(kFarthest)) return std::nullopt;
+  const bool as_it_is = best.distance == 0 || profile.basis != Basis::kMeasured;
+  return Cost{best.kernel->time.mean * best.scale, as_it_is ? profile.basis : Basis::kInterpolated};
 }
 
 }  // namespace stepcast

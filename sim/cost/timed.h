@@ -6,6 +6,8 @@
 //   with another number of ranks              its mean; interpolated
 //   an op of the same kind, not too far away  its mean x (the model's time of this / of that op);
 //                                             interpolated
+// Ranks that share a machine's cores (Device::one_stream) are in each other's way; for kernels of a
+// device of its own any number of ranks is the same.
 // Same kind: the same kernel, part and flags, only sizes differ. Of several the one whose time the
 // model has nearest. A profile of another basis (another machine's, a fit's) gives it to all.
 #pragma once

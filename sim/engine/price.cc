@@ -9,6 +9,7 @@
 #include "sim/base/error.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/timed.h"
+#include "sim/engine/overlap.h"
 #include "sim/engine/simulate.h"
 #include "sim/hardware/profile.h"
 #include "sim/network/measured.h"
@@ -82,6 +83,30 @@ Setting beside_transfer(const Job& job, const Transfer& transfer, const Transfer
   return setting;
 }
 
+// What the cluster's profile has measured of a kernel beside such a transfer; null: nothing.
+const BesidePoint* measured_beside(std::string_view kernel, const Transfer& transfer,
+                                   const Mesh& mesh, const Cluster& cluster) {
+  if (cluster.profile == nullptr || cluster.profile->probes.beside.empty()) return nullptr;
+  const Placement p = place(mesh, transfer.axes, transfer.ends_only, cluster);
+  return find_beside(cluster.profile->probes, kernel, collective_name(transfer.kind), p.ranks,
+                     p.nodes, p.groups_per_node);
+}
+
+// Transfers that the Job lets compute run beside take longer by what was measured.
+void slow_transfers(const Job& job, const Cluster& cluster, Prices& prices) {
+  const std::vector<ComputeBeside> compute = compute_beside(job, prices);
+  for (std::size_t t = 0; t < job.transfers.size(); ++t) {
+    const auto cost = [&](std::string_view kernel) {
+      const BesidePoint* point = measured_beside(kernel, job.transfers[t], job.mesh, cluster);
+      return point == nullptr ? 0 : std::max(1.0, point->collective_factor) - 1;
+    };
+    const double products = compute[t].products;
+    const double factor =
+        1 + compute[t].share * (products * cost("product") + (1 - products) * cost("memory"));
+    prices.transfers[t] = rounded(to_seconds(prices.transfers[t]) * factor, "a transfer");
+  }
+}
+
 // `alone` and `choices`: of the Job's ops and transfers.
 std::vector<Beside> price_beside(const Job& job, const Cluster& cluster,
                                  const std::vector<Seconds>& alone,
@@ -97,8 +122,12 @@ std::vector<Beside> price_beside(const Job& job, const Cluster& cluster,
     Beside beside;
     beside.stream = static_cast<Stream>(stream);
     for (std::size_t op = 0; op < job.ops.size(); ++op) {
-      const Seconds time = op_cost(job.ops[op], cluster.device, setting).time;
-      beside.ops.push_back(std::max(1.0, time / alone[op]));
+      const BesidePoint* measured =
+          measured_beside(beside_kernel(job.ops[op]), job.transfers[id], job.mesh, cluster);
+      const double factor = measured != nullptr
+                                ? measured->kernel_factor
+                                : op_cost(job.ops[op], cluster.device, setting).time / alone[op];
+      beside.ops.push_back(std::max(1.0, factor));
     }
     for (const Port port : ports) beside.transfers.push_back(port == ports[id] ? 2 : 1);
     all.push_back(std::move(beside));
@@ -186,6 +215,9 @@ Prices price(const Job& job, const Cluster& cluster) {
     prices.beside = price_beside(job, cluster, alone, choices);
   }
   if (profile != nullptr && !profile->work.empty()) place_kernels(job, cluster, prices);
+  if (profile != nullptr && !prices.one_stream && !profile->probes.beside.empty()) {
+    slow_transfers(job, cluster, prices);
+  }
   prices.issue = rounded(cluster.device.launch, "a launch");
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();

@@ -99,8 +99,11 @@ struct Prices {
 // Beside a stream's transfers (the one with the most bytes stands for them) that move R bytes a
 // second with C channels, an op runs on C multiprocessors less and on 2.5 R of memory bandwidth
 // less. 2.5: a byte that arrives is written, read again to be reduced or forwarded, and its result
-// written (2 to 3 times, NVIDIA/nccl#1428). Two streams whose transfers use the same port, the
-// links inside a node or the NICs, get half of it each (max-min fairness).
+// written (2 to 3 times, NVIDIA/nccl#1428). Where the cluster's profile has measured a kernel
+// beside such a collective (sim/hardware/probes.h), its factors count instead: the kernel's beside
+// that stream, the collective's for as much of it as compute runs beside (overlap.h). Two streams
+// whose transfers use the same port, the links inside a node or the NICs, get half of it each
+// (max-min fairness).
 Prices price(const Job& job, const Cluster& cluster);
 
 enum class Ranks : std::uint8_t {

@@ -3,6 +3,7 @@
 // of the number of curves.
 #include "sim/hardware/profile.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -50,6 +51,8 @@ WireCurve read_curve(const Object& object) {
   if (curve.nodes > curve.ranks) {
     object.fail("nodes", fmt::format("{} ranks cannot span {} nodes", curve.ranks, curve.nodes));
   }
+  curve.groups_per_node =
+      static_cast<int>(object.integer("groups_per_node", 1, {1, kMeasuredRanksMost}));
   curve.points = read_points(object);
   curve.samples = static_cast<int>(object.integer("samples", 1, {1, kCountMost}));
   curve.spread = object.number("spread", 0, 0, 1e6);
@@ -58,7 +61,8 @@ WireCurve read_curve(const Object& object) {
 }
 
 bool same_group(const WireCurve& a, const WireCurve& b) {
-  return a.collective == b.collective && a.ranks == b.ranks && a.nodes == b.nodes;
+  return a.collective == b.collective && a.ranks == b.ranks && a.nodes == b.nodes &&
+         a.groups_per_node == b.groups_per_node;
 }
 
 std::map<std::string, std::string> read_texts(const Object& root, std::string_view key) {
@@ -153,6 +157,7 @@ Profile read_profile(const Document& document) {
     }
     profile.wires.push_back(std::move(curve));
   }
+  profile.probes = read_probes(root);
   profile.file = document.file;
   root.touch("kernels");
   if (root.has("kernels")) {
@@ -184,13 +189,13 @@ Json write_profile(const Profile& profile) {
       points.push_back({{"bytes", size_text(point.bytes)},
                         {"seconds", exact_seconds(point.time)}});
     }
-    json["wires"].push_back({{"collective", curve.collective},
-                             {"ranks", curve.ranks},
-                             {"nodes", curve.nodes},
-                             {"points", std::move(points)},
-                             {"samples", curve.samples},
-                             {"spread", curve.spread}});
+    Json one = {{"collective", curve.collective}, {"ranks", curve.ranks},
+                {"nodes", curve.nodes},           {"points", std::move(points)},
+                {"samples", curve.samples},       {"spread", curve.spread}};
+    if (curve.groups_per_node != 1) one["groups_per_node"] = curve.groups_per_node;
+    json["wires"].push_back(std::move(one));
   }
+  write_probes(profile.probes, json);
   for (const TimedWork& work : profile.work) json["work"].push_back(write_timed_work(work));
   if (!profile.kernels.is_null()) json["kernels"] = profile.kernels;
   for (const Residual& residual : profile.residuals) {
@@ -226,6 +231,7 @@ const TimedWork* work_of(const Profile& profile, int ranks) {
 }
 
 void use_kernels(const Profile& profile, Device& device) {
+  use_probes(profile.probes, std::max(profile.basis, Basis::kInterpolated), device);
   if (profile.kernels.is_null()) return;
   const Document document{profile.file, Json{{"kernels", profile.kernels}}, {}};
   read_kernels(Object(document, "/kernels"), profile.basis, device);

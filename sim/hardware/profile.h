@@ -8,14 +8,16 @@
 //    "wires": [{"collective": "all-reduce", "ranks": 8, "nodes": 1,
 //               "points": [{"bytes": "1 MiB", "seconds": "37 us"}],   // ascending
 //               "samples": 3, "spread": 0.02}],
+//    "memory": [...], "launch": {...}, "beside": [...],            // sim/hardware/probes.h
 //    "machine": {"processor": "...", "onednn": "2.6.0"},   // of whom "work" is true
 //    "work": [{"ranks": 2, "threads": 1, "kernels": [...], "transfers": [...]}],  // work.h
 //    "kernels": {"matrix": {"efficiency": 0.5, ...}, ...},            // sim/hardware/kernels.h
 //    "residuals": [{"rows": "gemm", "count": 336, "median_absolute_error": 0.05, ...}]}
 //
-// A curve of `wires` is one collective over one group, alone on the cluster, by size. Bytes count
-// as Transfer::bytes does (sim/program/program.h), which is nccl-tests' "size". How times between
-// and beyond the points follow is sim/network/measured.h's business.
+// A curve of `wires` is one collective by size, over one group that has its nodes to itself or,
+// with "groups_per_node", over so many groups a node at once, each with members of its own. Bytes
+// count as Transfer::bytes does (sim/program/program.h), which is nccl-tests' "size". How times
+// between and beyond the points follow is sim/network/measured.h's business.
 #pragma once
 
 #include <map>
@@ -27,6 +29,7 @@
 #include "sim/base/json.h"
 #include "sim/base/units.h"
 #include "sim/hardware/hardware.h"
+#include "sim/hardware/probes.h"
 #include "sim/hardware/work.h"
 
 namespace stepcast {
@@ -44,6 +47,7 @@ struct WireCurve {
   std::vector<WirePoint> points;  // at least one; bytes ascend
   int samples = 1;                // measurements behind a point, the most of all points
   double spread = 0;              // largest (max - min) / median of a point's measurements
+  int groups_per_node = 1;        // of its kind, all at once
   bool operator==(const WireCurve&) const = default;
 };
 
@@ -71,7 +75,8 @@ struct Profile {
   // libraries' versions. A key that only one side knows does not count.
   std::map<std::string, std::string> machine;
   std::vector<TimedWork> work;    // no two of as many ranks
-  std::vector<WireCurve> wires;   // no two of the same collective, ranks and nodes
+  std::vector<WireCurve> wires;   // no two of the same collective, ranks, nodes and groups
+  Probes probes;
   Json kernels;                   // null: none; as read_kernels() reads it
   std::vector<Residual> residuals;
   std::string file;               // where it was read, for errors
@@ -96,7 +101,9 @@ std::string machine_difference(const Profile& profile,
 // The work timed with so many ranks, else with the nearest number; null if there is none.
 const TimedWork* work_of(const Profile& profile, int ranks);
 
-// Sets the device's kernels to the profile's, if it has any. Throws Error (place: the profile).
+// Sets the device's kernels to the profile's, if it has any, and what probes say of it (these are
+// interpolated where they were measured: they price kernels that were not). Throws Error (place:
+// the profile).
 void use_kernels(const Profile& profile, Device& device);
 
 // Reads back to the same.

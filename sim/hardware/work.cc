@@ -29,18 +29,6 @@ std::vector<std::pair<std::string, std::string>> same_words(const auto& names) {
   return words;
 }
 
-Timing read_timing(const Object& object) {
-  Timing timing;
-  timing.mean = object.seconds("seconds");
-  if (!(timing.mean > Seconds(0) && timing.mean <= kMeasuredTimeMost)) {
-    object.fail("seconds",
-                fmt::format("must be more than zero, at most {:g} s", kMeasuredTimeMost.value));
-  }
-  timing.spread = object.number("spread", 0, 0, 1e6);
-  timing.samples = object.integer("samples", 1, {1, kSamplesMost});
-  return timing;
-}
-
 TimedKernel read_kernel(const Object& object) {
   TimedKernel kernel;
   kernel.op = parse_op(object.string("op"), object.place("op"));
@@ -87,18 +75,30 @@ std::vector<Timed> read_list(const Object& element, std::string_view key, Read r
   return list;
 }
 
-void write_timing(const Timing& timing, Json& json) {
-  json["seconds"] = exact_seconds(timing.mean);
-  json["spread"] = timing.spread;
-  json["samples"] = timing.samples;
-}
-
 }  // namespace
 
 const std::vector<std::string>& timed_transfer_names() {
   static const std::vector<std::string> names = {
       "all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send", "receive"};
   return names;
+}
+
+Timing read_timing(const Object& object) {
+  Timing timing;
+  timing.mean = object.seconds("seconds");
+  if (!(timing.mean > Seconds(0) && timing.mean <= kMeasuredTimeMost)) {
+    object.fail("seconds",
+                fmt::format("must be more than zero, at most {:g} s", kMeasuredTimeMost.value));
+  }
+  timing.spread = object.number("spread", 0, 0, 1e6);
+  timing.samples = object.integer("samples", 1, {1, kSamplesMost});
+  return timing;
+}
+
+void write_timing(const Timing& timing, Json& json) {
+  json["seconds"] = exact_seconds(timing.mean);
+  json["spread"] = timing.spread;
+  json["samples"] = timing.samples;
 }
 
 TimedWork read_timed_work(const Object& element) {

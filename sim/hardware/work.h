@@ -58,6 +58,11 @@ struct TimedWork {
 // "receive".
 const std::vector<std::string>& timed_transfer_names();
 
+// "seconds", "spread" and "samples" of an object, both ways. Throws Error for a time that is not
+// more than zero and finite.
+Timing read_timing(const Object& object);
+void write_timing(const Timing& timing, Json& json);
+
 // Of `element`, an object of the list. Throws Error for an unknown key, an op that is none, a time
 // that is negative or not finite, work that is there twice.
 TimedWork read_timed_work(const Object& element);

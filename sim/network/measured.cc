@@ -10,16 +10,12 @@
 #include "sim/base/error.h"
 
 namespace stepcast {
-namespace {
 
-// transfer_name() with the dashes of the profile's names.
-bool names(const std::string& collective, TransferKind kind) {
-  const std::string_view name = transfer_name(kind);
-  return std::equal(collective.begin(), collective.end(), name.begin(), name.end(),
-                    [](char a, char b) { return a == b || (a == '-' && b == '_'); });
+std::string collective_name(TransferKind kind) {
+  std::string name(transfer_name(kind));
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
 }
-
-}  // namespace
 
 MeasuredTime time_on(const WireCurve& curve, Bytes bytes, Basis basis) {
   STEPCAST_CHECK(!curve.points.empty() && bytes >= Bytes(0), "a curve with points, a size");
@@ -63,8 +59,7 @@ std::optional<TransferChoice> timed_choice(const Transfer& transfer, bool receiv
                                            const Mesh& mesh, const Profile& profile) {
   const TimedWork* work = work_of(profile, mesh.ranks());
   if (work == nullptr) return std::nullopt;
-  std::string name(transfer_name(transfer.kind));
-  std::replace(name.begin(), name.end(), '_', '-');
+  std::string name = collective_name(transfer.kind);
   if (transfer.kind == TransferKind::kSendReceive) name = receives ? "receive" : "send";
   const int ranks =
       transfer.ends_only ? std::min(2, mesh.stages()) : mesh.group_size(transfer.axes);
@@ -96,11 +91,11 @@ double bus_factor(TransferKind kind, int ranks) {
 
 std::optional<TransferChoice> measured_choice(TransferKind kind, Bytes bytes,
                                               const Placement& placement, const Profile& profile) {
-  if (placement.groups_per_node != 1) return std::nullopt;
+  const std::string name = collective_name(kind);
   const auto curve =
       std::find_if(profile.wires.begin(), profile.wires.end(), [&](const WireCurve& one) {
         return one.ranks == placement.ranks && one.nodes == placement.nodes &&
-               names(one.collective, kind);
+               one.groups_per_node == placement.groups_per_node && one.collective == name;
       });
   if (curve == profile.wires.end()) return std::nullopt;
   const MeasuredTime measured = time_on(*curve, bytes, profile.basis);

@@ -12,12 +12,16 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "sim/base/units.h"
 #include "sim/hardware/profile.h"
 #include "sim/network/network.h"
 
 namespace stepcast {
+
+// transfer_name() with dashes, as a profile has it: "all-reduce".
+std::string collective_name(TransferKind kind);
 
 struct MeasuredTime {
   Seconds time;
@@ -32,8 +36,8 @@ MeasuredTime time_on(const WireCurve& curve, Bytes bytes, Basis basis = Basis::k
 double bus_factor(TransferKind kind, int ranks);
 
 // What a profile says of this transfer, or nothing: a curve counts for its own kind, ranks and
-// nodes only, and for a group that has its nodes to itself (groups_per_node is 1), as it was
-// measured. Neither other numbers of ranks nor other collectives are guessed from it.
+// nodes only, and for as many groups a node at once as it was measured with. Neither other numbers
+// of ranks nor other collectives are guessed from it.
 std::optional<TransferChoice> measured_choice(TransferKind kind, Bytes bytes,
                                               const Placement& placement, const Profile& profile);
 

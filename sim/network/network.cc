@@ -319,7 +319,10 @@ TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh,
                                const Cluster& cluster) {
   const Placement p = place(mesh, transfer.axes, transfer.ends_only, cluster);
   if (cluster.profile != nullptr) {
-    if (const auto timed = timed_choice(transfer, false, mesh, *cluster.profile)) return *timed;
+    if (const auto timed = timed_choice(transfer, false, mesh, *cluster.profile)) {
+      const auto curve = measured_choice(transfer.kind, transfer.bytes, p, *cluster.profile);
+      return curve && curve->basis < timed->basis ? *curve : *timed;
+    }
   }
   if (transfer.kind == TransferKind::kSendReceive && p.ranks > 1 && has_link_limits(cluster)) {
     for (int axis = 0; axis < kAxes; ++axis) {

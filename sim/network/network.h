@@ -88,7 +88,8 @@ TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& 
                                const Cluster& cluster);
 
 // Places the transfer's group first. What was timed in a step of such ranks (the profile's work)
-// goes before all else. Throws Error if the cluster has fewer devices than the mesh
+// goes before all else, but for a curve on a better basis: of a size that no step had, say. Throws
+// Error if the cluster has fewer devices than the mesh
 // has ranks.
 TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);

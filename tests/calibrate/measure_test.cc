@@ -146,5 +146,34 @@ TEST(Slices, HaveASentinelBeforeAndAfter) {
   EXPECT_FALSE(slice.recording);
 }
 
+// One rank of each of two stages, with two data ranks each: all kernels, and no message.
+TEST(Measurements, OfRanksThatRunAloneAreOfTheirKernels) {
+  Plan plan = executable_plan(8, 8);
+  plan.data = 2;
+  plan.pipeline = 2;
+  const Job job = lowered(gpt_model(2, 16, 4, 61, 12), plan);
+  Measurements measurements;
+  for (int step = 0; step < 3; ++step) {
+    for (const int stage : {0, 1}) {
+      EXPECT_EQ(measurements.kernel_steps(job), step);
+      int rank = 0;
+      while (job.mesh.stage(rank) != stage) ++rank;
+      std::vector<Span> spans;
+      for_each_timed(job, job.programs[static_cast<std::size_t>(stage)], [&](const auto&...) {
+        Span span;
+        span.end = Instant(2'000'000);
+        spans.push_back(span);
+      });
+      measurements.add_kernels(job, rank, spans);
+    }
+  }
+  EXPECT_EQ(measurements.kernel_steps(job), 3);
+  EXPECT_EQ(measurements.steps(job), 0);  // of transfers nothing is known
+  const TimedWork work = measurements.work(1, 1);
+  EXPECT_TRUE(work.transfers.empty());
+  EXPECT_FALSE(work.kernels.empty());
+  for (const TimedKernel& kernel : work.kernels) EXPECT_DOUBLE_EQ(kernel.time.mean.value, 2e-6);
+}
+
 }  // namespace
 }  // namespace stepcast

@@ -210,5 +210,25 @@ TEST(Group, OfTheEndsHasTwoMembers) {
   EXPECT_EQ(group.index, 1u);
 }
 
+TEST(LoneTransport, GivesARankWhatItHasItself) {
+  const auto alone = make_lone_transport(3);
+  EXPECT_EQ(alone->rank(), 3);
+  std::vector<double> values = {2, 5};
+  alone->sum_everywhere(values);
+  EXPECT_EQ(values, (std::vector<double>{2, 5}));
+  Group group;
+  group.members = {2, 3};
+  const std::vector<float> mine = {1, 2}, both = {3, 4, 5, 6};
+  std::vector<float> all(4), piece(2);
+  alone->all_gather(group, mine, all);
+  EXPECT_EQ(all, (std::vector<float>{1, 2, 1, 2}));
+  alone->reduce_scatter(group, both, piece, Reduction::kSum);
+  EXPECT_EQ(piece, (std::vector<float>{3, 4}));
+  std::byte message{7};
+  alone->send(2, Stream::kSendForward, {&message, 1});
+  EXPECT_EQ(alone->receive(2, Stream::kSendForward, {&message, 1}), 0);
+  EXPECT_EQ(message, std::byte{0});
+}
+
 }  // namespace
 }  // namespace stepcast

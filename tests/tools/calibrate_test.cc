@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -13,6 +15,7 @@
 #include "sim/hardware/profile.h"
 #include "tests/support/shell.h"
 #include "tools/calibrate.h"
+#include "tools/calibrate_cuda.h"
 #include "tools/here.h"
 
 namespace stepcast {
@@ -196,12 +199,73 @@ TEST(Resume, AsksForTheSameLaunch) {
   profile.machine = machine_texts();
   profile.provenance["launch"] = "mpi";
   try {
-    resume_from(profile, "threads");
+    resume_from(profile, "threads", machine_texts());
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("here.json"));
     EXPECT_THAT(error.what(), HasSubstr("--launch mpi, not threads"));
   }
+}
+
+// 0: as many as 10 s hold, 8 to 200; three tell how long one takes.
+TEST(NextSteps, OfARingAreAsManyAsWereAskedFor) {
+  EXPECT_EQ(next_steps(0, 0, 0), 3);
+  EXPECT_EQ(next_steps(0, 3, 0.5), 17);  // 20 in 10 s
+  EXPECT_EQ(next_steps(0, 20, 0.5), 0);
+  EXPECT_EQ(next_steps(0, 3, 60), 1);  // one in a run, until there are eight
+  EXPECT_EQ(next_steps(0, 8, 60), 0);
+  EXPECT_EQ(next_steps(0, 3, 0.001), 197);
+  EXPECT_EQ(next_steps(2, 0, 0), 2);
+  EXPECT_EQ(next_steps(5, 2, 0.1), 3);
+  EXPECT_EQ(next_steps(5, 7, 0), 0);
+  EXPECT_EQ(next_steps(100'000, 3, 0.001), 200);  // of a run; the file is written after each
+}
+
+TEST(DevicesPerNode, AreTheSameEverywhere) {
+  const auto ask = [](std::vector<int> here) {
+    const auto ranks = static_cast<int>(here.size());
+    const auto transports = make_thread_transports(ranks);
+    std::vector<std::string> said(here.size());
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < here.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          said[rank] = std::to_string(devices_per_node(*transports[rank], here[rank], ranks));
+        } catch (const Error& error) {
+          said[rank] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return said;
+  };
+  EXPECT_EQ(ask({2, 2, 2, 2}), (std::vector<std::string>(4, "2")));
+  EXPECT_EQ(ask({4, 4, 4, 4}), (std::vector<std::string>(4, "4")));
+  for (const std::string& one : ask({3, 3, 3, 1})) {
+    EXPECT_THAT(one, HasSubstr("start as many on each"));
+  }
+}
+
+TEST(ProbedText, NamesWhatWasMeasured) {
+  Probed probed;
+  EXPECT_EQ(to_text(probed), "");
+  probed.probes.memory = {{"copy", Bytes(1'000'000), {microseconds(1), 0, 10}},
+                          {"add", Bytes(1'000'000'000), {microseconds(400), 0, 10}}};
+  probed.probes.launch = LaunchCosts{{microseconds(4), 0, 10},
+                                     {microseconds(2), 0, 10},
+                                     {microseconds(90), 0, 10},
+                                     {microseconds(1), 0, 10}};
+  probed.probes.beside = {{"product", "all-gather", 8, 1, 1, mebibytes(64), 1.25, 1.1, 40}};
+  WireCurve curve;
+  curve.collective = "all-gather";
+  curve.ranks = 8;
+  curve.points = {{kibibytes(1), microseconds(9)}, {Bytes(64'000'000), microseconds(300)}};
+  probed.wires = {curve};
+  EXPECT_EQ(to_text(probed),
+            "memory: 2500 GB/s, by add of 1000 MB\n"
+            "launch: 4.00 us of the host, 2.00 us from kernel to kernel, 1.00 us in a graph\n"
+            "all-gather over 8 ranks: 9.00 us to 300 us at 64 MB\n"
+            "product beside all-gather over 8 ranks: 1.25 times as long, the other 1.10\n");
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
 // Event: a moment on a stream, to order others by, or to take the time.
 #pragma once
 
-#include <vector>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
 
 #include "execute/cuda/device/library.h"
+#include "sim/base/error.h"
 #include "sim/base/units.h"
 
 namespace stepcast::cuda {
@@ -32,6 +36,24 @@ class Event {
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+// How the host waits: until the event has come to pass. After every `nap` it looks again, and
+// `look` throws where it never will. Throws Error after ten minutes.
+template <class Look>
+void await(const Event& event, const char* what, std::chrono::microseconds nap, Look look) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(10);
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event.get());
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) check(state, what);
+    cudaGetLastError();  // the next launch would take "not ready" for its own error
+    look();
+    if (std::chrono::steady_clock::now() > give_up) {
+      throw Error("cuda", fmt::format("{} did not end within ten minutes", what));
+    }
+    std::this_thread::sleep_for(nap);
+  }
+}
 
 // From the first to the second, in the event clock's half microseconds.
 inline Duration between(const Event& first, const Event& second) {

@@ -38,6 +38,10 @@ class Groups {
   void send(int direction, const Stretch& message, cudaStream_t on);
   void receive(int direction, const Stretch& message, cudaStream_t on);
 
+  // Whether this rank's stage does, in that direction.
+  bool sends(int direction) const;
+  bool receives(int direction) const;
+
   // Makes a buffer known to the communicators that can use it, until they end; it must outlive
   // them. NCCL asks that all members of a collective pass a registered buffer at the same offset:
   // ranks of a stage lay their arenas out alike, those of different stages do not, so collectives
@@ -45,8 +49,8 @@ class Groups {
   // REQUIRES: nccl().registers().
   void register_buffer(std::byte* data, std::size_t bytes);
 
-  // The host's only wait: for the event, for a communicator that fails, for another rank that
-  // did. Throws Error for the latter two; the caller then aborts.
+  // For the event, for a communicator that fails, for another rank that did; looks again after
+  // every `nap`. Throws Error for the latter two; the caller then aborts.
   void wait_for(const Event& event, const char* what,
                 std::chrono::microseconds nap = std::chrono::microseconds(20)) const;
   void abort() noexcept;
@@ -71,5 +75,12 @@ class Groups {
 
 // The stretches as one, where they lie end to end without padding; else one without data.
 Stretch end_to_end(std::span<const Stretch> stretches);
+
+// Of a rank that runs without the others: what they would have sent, as numbers of the same kind,
+// so that its kernels have what they have in a step. A gather's other parts are copies of this
+// rank's, sums are its own summands, a message is made up.
+void stand_in(const Transfer& transfer, const Group& members, const Carried& carried,
+              cudaStream_t on);
+void stand_in(const Stretch& message, cudaStream_t on);
 
 }  // namespace stepcast::cuda

@@ -1,6 +1,10 @@
 // What a machine has, asked of the CUDA runtime, which answers without a driver too, and of NVML.
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +21,8 @@ namespace {
 using NvmlDevice = void*;
 constexpr int kNvmlSuccess = 0;
 constexpr unsigned kGraphicsClock = 0, kMemoryClock = 2;
+
+}  // namespace
 
 class Nvml {
  public:
@@ -57,6 +63,8 @@ class Nvml {
   bool open_ = false;
 };
 
+namespace {
+
 // nvmlClocksThrottleReason*, those that make a measurement slower than the device can be.
 std::vector<std::string> throttle_words(unsigned long long bits) {
   struct Reason {
@@ -71,6 +79,24 @@ std::vector<std::string> throttle_words(unsigned long long bits) {
     if ((bits & reason.bit) != 0) words.emplace_back(reason.word);
   }
   return words;
+}
+
+// How the device is clocked just now, and why.
+void look(const Nvml& nvml, CudaMachine& out) {
+  out.clock_mhz = nvml.ask<unsigned>("nvmlDeviceGetClockInfo", kGraphicsClock);
+  out.clock_mhz_max = nvml.ask<unsigned>("nvmlDeviceGetMaxClockInfo", kGraphicsClock);
+  out.memory_clock_mhz = nvml.ask<unsigned>("nvmlDeviceGetClockInfo", kMemoryClock);
+  out.power_watts = nvml.ask<unsigned>("nvmlDeviceGetPowerUsage") / 1000.0;
+  out.power_limit_watts = nvml.ask<unsigned>("nvmlDeviceGetEnforcedPowerLimit") / 1000.0;
+  out.temperature_celsius = static_cast<int>(nvml.ask<unsigned>("nvmlDeviceGetTemperature", 0u));
+  out.throttled_by =
+      throttle_words(nvml.ask<unsigned long long>("nvmlDeviceGetCurrentClocksThrottleReasons"));
+}
+
+std::string bus_of(int device) {
+  char bus[32] = {};
+  cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "cudaDeviceGetPCIBusId");
+  return bus;
 }
 
 std::string version(int number, int unit) {
@@ -124,19 +150,46 @@ CudaMachine cuda_machine(int device) {
   out.nccl = fmt::format("{}.{}.{}", nccl / 10000, nccl / 100 % 100, nccl % 100);
   const auto blas = static_cast<int>(cuda::cublaslt().cublasLtGetVersion());
   out.cublaslt = fmt::format("{}.{}.{}", blas / 10000, blas / 100 % 100, blas % 100);
-  char bus[32] = {};
-  cuda::check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "cudaDeviceGetPCIBusId");
-  const Nvml nvml(bus);
+  const Nvml nvml(bus_of(device));
   out.driver = nvml.driver();
-  out.clock_mhz = nvml.ask<unsigned>("nvmlDeviceGetClockInfo", kGraphicsClock);
-  out.clock_mhz_max = nvml.ask<unsigned>("nvmlDeviceGetMaxClockInfo", kGraphicsClock);
-  out.memory_clock_mhz = nvml.ask<unsigned>("nvmlDeviceGetClockInfo", kMemoryClock);
-  out.power_watts = nvml.ask<unsigned>("nvmlDeviceGetPowerUsage") / 1000.0;
-  out.power_limit_watts = nvml.ask<unsigned>("nvmlDeviceGetEnforcedPowerLimit") / 1000.0;
-  out.temperature_celsius = static_cast<int>(nvml.ask<unsigned>("nvmlDeviceGetTemperature", 0u));
-  out.throttled_by =
-      throttle_words(nvml.ask<unsigned long long>("nvmlDeviceGetCurrentClocksThrottleReasons"));
+  look(nvml, out);
   return out;
+}
+
+struct CudaWatch::Watcher {
+  explicit Watcher(int device) : nvml(bus_of(device)), thread([this] { watch(); }) {}
+
+  void watch() {
+    std::unique_lock lock(mutex);
+    while (!changed.wait_for(lock, std::chrono::milliseconds(100), [this] { return over; })) {
+      CudaMachine now;
+      look(nvml, now);
+      clocks.add(now);
+    }
+  }
+
+  Nvml nvml;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+  ClockRange clocks;
+  std::thread thread;
+};
+
+CudaWatch::CudaWatch(int device) : watcher_(std::make_unique<Watcher>(device)) {}
+
+CudaWatch::~CudaWatch() {
+  {
+    const std::lock_guard lock(watcher_->mutex);
+    watcher_->over = true;
+  }
+  watcher_->changed.notify_all();
+  watcher_->thread.join();
+}
+
+ClockRange CudaWatch::seen() const {
+  const std::lock_guard lock(watcher_->mutex);
+  return watcher_->clocks;
 }
 
 }  // namespace stepcast

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "execute/cuda/waits.h"
 #include "sim/base/error.h"
 
@@ -13,6 +15,7 @@ namespace {
 // Launches after which the host waits for those before: a stream holds about a thousand, events
 // among them, and whoever fills it waits in the driver, deaf to ranks that have failed.
 constexpr std::int64_t kLaunchesAhead = 128;
+constexpr std::chrono::microseconds kNap(20);  // of a host that has nothing to do
 
 std::vector<bool> used_streams(const Job& job, const Program& program) {
   std::vector<bool> used(kStreams, false);
@@ -53,8 +56,8 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
   plan_places();
   place_residents();
   rehearse();
-  groups_.emplace(job, rank_, control, stop_, memory_);
-  if (cuda.register_buffers) register_arena();
+  if (!cuda.alone) groups_.emplace(job, rank_, control, stop_, memory_);
+  if (groups_ && cuda.register_buffers) register_arena();
   write_initial_values();
 }
 
@@ -81,7 +84,7 @@ void DeviceRank::open_streams() {
 
 void DeviceRank::keep_near() {
   if (capturing_ || ++launches_ % kLaunchesAhead != 0) return;
-  if (groups_) groups_->wait_for(near_, "a step");
+  wait_for(near_, kNap);
   near_.record(stream(Stream::kCompute));
 }
 
@@ -186,10 +189,13 @@ void DeviceRank::work(const Body& body, const Instruction& instruction) {
       instruction, [&](const Compute& c) { compute(body, c); },
       [&](const Collective& c) { collective(body, c); },
       [&](const Send& s) {
-        groups_->send(s.step, stretch(s.tensor), stream(s.stream));
+        if (groups_) groups_->send(s.step, stretch(s.tensor), stream(s.stream));
         run_.sent[static_cast<std::size_t>(Axis::kPipeline)] += tensor(s.tensor).bytes();
       },
-      [&](const Receive& r) { groups_->receive(-r.step, stretch(r.tensor), stream(r.stream)); },
+      [&](const Receive& r) {
+        if (!groups_) return stand_in(stretch(r.tensor), stream(r.stream));
+        groups_->receive(-r.step, stretch(r.tensor), stream(r.stream));
+      },
       [&](const Alloc& a) { slot(a.tensor, call_) = arena_->allocate(tensor(a.tensor)); },
       [&](const Free& f) { arena_->free(tensor(f.tensor)); },
       [&](const Record& r) { events_[static_cast<std::size_t>(r.event)].record(stream(r.stream)); },
@@ -278,7 +284,9 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
   const Group& members = group(transfer);
   carried(transfer, ids(body, collective.operands, false), ids(body, collective.operands, true),
           members.members.size(), carried_);
-  groups_->collective(transfer, members, collective.stream, carried_, stream(collective.stream));
+  const cudaStream_t on = stream(collective.stream);
+  if (!groups_) return stand_in(transfer, members, carried_, on);
+  groups_->collective(transfer, members, collective.stream, carried_, on);
   const bool gathers = transfer.kind == TransferKind::kReduceScatter;
   Transfer moved = transfer;
   moved.bytes = {};
@@ -292,9 +300,14 @@ void DeviceRank::synchronize() {
   for (const OwnedStream& one : streams_) {
     if (one != nullptr) joins_[i++].record(one.get());
   }
-  for (const Event& join : joins_) {
-    groups_->wait_for(join, "a synchronisation", std::chrono::microseconds(0));
-  }
+  for (const Event& join : joins_) wait_for(join, std::chrono::microseconds(0));
+}
+
+void DeviceRank::wait_for(const Event& event, std::chrono::microseconds nap) {
+  if (groups_) return groups_->wait_for(event, "a step", nap);
+  await(event, fmt::format("rank {}: a step", rank_).c_str(), nap, [this] {
+    if (stop_.load()) throw Error("execute", "another rank stopped");
+  });
 }
 
 // The second step is captured; the first one was for what NCCL does at its first calls.
@@ -340,7 +353,7 @@ void DeviceRank::take_step() {
     issue(timed);
   }
   end_.record(stream(Stream::kCompute));
-  groups_->wait_for(end_, "a step");
+  wait_for(end_, kNap);
   const auto done = Clock::now();
   double loss = reinterpret_cast<const StepState*>(staging_.get())->loss /
                 static_cast<double>(place_.batch_tokens);

@@ -76,6 +76,7 @@ class DeviceRank : private BoundJob {
   void join();
   void capture();
   void synchronize();
+  void wait_for(const Event& event, std::chrono::microseconds nap);
   void take_spans(Duration step);
 
   const ExecuteOptions& options_;

@@ -24,6 +24,38 @@ CudaRun run_on(const Job& job, const ExecuteOptions& options, const Corpus& corp
   return rank.finish();
 }
 
+// function(control transport, stop) for each rank, on a thread of its own.
+template <class Function>
+void on_threads(int ranks, Function function) {
+  const int devices = cuda_devices();
+  if (devices < ranks) {
+    throw Error("execute", fmt::format("the plan has {} ranks, this machine {} GPU{}; take a plan "
+                                       "of fewer ranks, or more machines with --launch mpi",
+                                       ranks, devices, devices == 1 ? "" : "s"));
+  }
+  auto transports = make_thread_transports(ranks);
+  std::exception_ptr first;
+  std::mutex mutex;
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  for (const auto& transport : transports) {
+    threads.emplace_back([&, control = transport.get()] {
+      try {
+        function(*control, stop);
+      } catch (...) {
+        {
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        stop.store(true);
+        control->abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
 }  // namespace
 
 CudaRun run_cuda_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
@@ -34,36 +66,19 @@ CudaRun run_cuda_rank(const Job& job, const ExecuteOptions& options, const Corpu
 
 std::vector<CudaRun> run_cuda_threads(const Job& job, const ExecuteOptions& options,
                                       const Corpus& corpus, const CudaOptions& cuda) {
-  const int ranks = job.mesh.ranks(), devices = cuda_devices();
-  if (devices < ranks) {
-    throw Error("execute", fmt::format("the plan has {} ranks, this machine {} GPU{}; take a plan "
-                                       "of fewer ranks, or more machines with --launch mpi",
-                                       ranks, devices, devices == 1 ? "" : "s"));
-  }
-  auto transports = make_thread_transports(ranks);
-  std::vector<CudaRun> runs(transports.size());
-  std::exception_ptr first;
-  std::mutex mutex;
-  std::atomic<bool> stop = false;
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        runs[rank] =
-            run_on(job, options, corpus, *transports[rank], static_cast<int>(rank), cuda, stop);
-      } catch (...) {
-        {
-          const std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        stop.store(true);
-        transports[rank]->abort();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (first) std::rethrow_exception(first);
+  std::vector<CudaRun> runs(static_cast<std::size_t>(job.mesh.ranks()));
+  on_threads(job.mesh.ranks(), [&](Transport& control, std::atomic<bool>& stop) {
+    const int rank = control.rank();
+    runs[static_cast<std::size_t>(rank)] = run_on(job, options, corpus, control, rank, cuda, stop);
+  });
   return runs;
+}
+
+void bench_cuda_threads(const Job& job, const std::function<void(Bench&, Transport&)>& each) {
+  on_threads(job.mesh.ranks(), [&](Transport& control, std::atomic<bool>& stop) {
+    const auto bench = make_cuda_bench(&job, control, control.rank(), stop);
+    each(*bench, control);
+  });
 }
 
 }  // namespace stepcast

@@ -350,6 +350,9 @@ TEST(Recorded, TakesTheShortestSpanOfThoseWhoMeet) {
                      }
                      ASSERT_EQ(recording.durations[static_cast<std::size_t>(rank)][at],
                                Duration(10'000 + 1000 * fastest));
+                     // A profile of this takes the whole of collectives.
+                     ASSERT_EQ(recording.whole[static_cast<std::size_t>(rank)][at],
+                               Duration(10'000 + 1000 * fastest));
                    });
   }
   EXPECT_EQ(kinds.size(), 3u);
@@ -364,6 +367,27 @@ TEST(CudaDevice, SaysInOneLineWhatIsMissing) {
   if (missing.empty()) GTEST_SKIP() << "there is a GPU";
   EXPECT_EQ(missing.find('\n'), std::string::npos);
   EXPECT_EQ(cuda_devices(), 0);
+}
+
+TEST(ClockRange, SaysHowAGpuWasClocked) {
+  ClockRange clocks;
+  EXPECT_EQ(to_text(clocks), "");
+  clocks.add(CudaMachine{});  // NVML is not there
+  EXPECT_EQ(clocks.looks, 0);
+  CudaMachine look;
+  look.clock_mhz_max = 1980;
+  look.power_limit_watts = 700;
+  for (const std::int64_t mhz : {1980, 1500, 1740, 1980}) {
+    look.clock_mhz = mhz;
+    look.power_watts = 700 - static_cast<double>(1980 - mhz) / 10;
+    look.temperature_celsius = static_cast<int>(70 - mhz / 100);
+    look.throttled_by.clear();
+    if (mhz < 1600) look.throttled_by = {"power cap"};
+    clocks.add(look);
+  }
+  EXPECT_EQ(to_text(clocks),
+            "1500 to 1980 MHz, 1800 in the mean, of 1980; up to 700 W of 700, 55 C; held down by "
+            "power cap in 25 % of 4 looks");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ Device device() {
   device.matrix_rate[Dtype::kFp32] = teraflops_per_second(0.1);
   device.vector_rate = teraflops_per_second(0.1);
   device.multiprocessors = 1;
+  device.one_stream = true;
   device.kernels.memory = 0.8;
   device.kernels.matrix.efficiency = 0.8;
   return device;
@@ -81,6 +82,25 @@ TEST(TimedCost, OfAnotherMachineIsNeverMeasured) {
   const auto cost = timed_cost(gemm(512), {"forward", true, 2}, timed, device());
   EXPECT_EQ(cost->basis, Basis::kInterpolated);
   EXPECT_EQ(cost->time, Seconds(5e-3));
+}
+
+// Two ranks that share cores are in each other's way, two GPUs are not.
+TEST(TimedCost, OfADeviceOfItsOwnIsMeasuredWhateverTheNumberOfRanks) {
+  Profile timed = profile();
+  Device shared = device(), own = device();
+  own.one_stream = false;
+  const auto basis = [&](const Device& device) {
+    return timed_cost(gemm(512), {"forward", true, 8}, timed, device)->basis;
+  };
+  EXPECT_EQ(basis(shared), Basis::kInterpolated);
+  EXPECT_EQ(basis(own), Basis::kMeasured);
+  // Work of other ranks is looked through as well.
+  TimedWork more;
+  more.ranks = 8;
+  more.kernels = {{gemm(64), "forward", true, {Seconds(1e-3), 0, 3}}};
+  timed.work.push_back(more);
+  EXPECT_EQ(basis(own), Basis::kMeasured);
+  EXPECT_EQ(timed_cost(gemm(64), {"forward", true, 2}, timed, own)->time, Seconds(1e-3));
 }
 
 }  // namespace

@@ -185,5 +185,37 @@ TEST(TimedTransfers, WithOtherRanksAreInterpolatedAndOfOtherKindsUnknown) {
   EXPECT_FALSE(timed_choice(transfer, false, one_axis_mesh(Axis::kData, 2), Profile()));
 }
 
+// Four groups of two that share a node's links are not one group that has them to itself.
+TEST(Measured, CountsForAsManyGroupsANodeAsItWasMeasuredWith) {
+  WireCurve curve = square_root();
+  curve.ranks = 2;
+  curve.groups_per_node = 4;
+  const Cluster cluster = cluster_with(curve);
+  Placement placement;
+  placement.ranks = placement.ranks_per_node = 2;
+  for (const int groups : {1, 2, 4}) {
+    placement.groups_per_node = groups;
+    const auto choice = measured_choice(TransferKind::kAllReduce, kibibytes(1), placement,
+                                        *cluster.profile);
+    EXPECT_EQ(choice.has_value(), groups == 4) << groups;
+  }
+}
+
+// In the step there was 1 KiB, the curve has 64 KiB too.
+TEST(TimedTransfers, LeaveToACurveWhatNoStepHad) {
+  Cluster cluster = cluster_with_work();
+  Profile profile = *cluster.profile;
+  WireCurve curve{"all-reduce", 2, 1, {{kibibytes(1), microseconds(7)},
+                                       {kibibytes(64), microseconds(50)}}, 1, 0};
+  profile.wires = {curve};
+  cluster.profile = std::make_shared<const Profile>(profile);
+  const auto time = [&](Bytes bytes) {
+    const Transfer transfer{TransferKind::kAllReduce, Axis::kData, false, bytes};
+    return choose_transfer(transfer, one_axis_mesh(Axis::kData, 2), cluster).time;
+  };
+  EXPECT_EQ(time(kibibytes(1)), microseconds(10));  // as in the step
+  EXPECT_EQ(time(kibibytes(64)), microseconds(50));
+}
+
 }  // namespace
 }  // namespace stepcast

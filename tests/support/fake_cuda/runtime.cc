@@ -84,6 +84,12 @@ cudaError_t unmap(void* memory, bool of_device) {
 bool check_copy(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   const bool up = kind == cudaMemcpyHostToDevice;
   const std::lock_guard lock(machine().mutex);
+  if (kind == cudaMemcpyDeviceToDevice) {
+    const int here = current_device();
+    if (owns(here, to, bytes) && owns(here, from, bytes)) return true;
+    complain("a copy on a device whose ends are not within its allocations");
+    return false;
+  }
   const Allocation* device = machine().allocation(up ? to : from, bytes);
   const Allocation* host = machine().allocation(up ? from : to, bytes);
   if (device == nullptr || device->device < 0) {
@@ -298,7 +304,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   const bool up = kind == cudaMemcpyHostToDevice;
   if (up && !is_pinned(from, bytes)) return answer(enqueue(stream, copying_now(to, from, bytes)));
   const cudaError_t status = enqueue(stream, copying(to, from, bytes));
-  if (status != cudaSuccess || up || is_pinned(to, bytes)) return answer(status);
+  const bool waits = kind == cudaMemcpyDeviceToHost && !is_pinned(to, bytes);
+  if (status != cudaSuccess || !waits) return answer(status);
   return cudaStreamSynchronize(stream);
 }
 
