@@ -237,6 +237,13 @@ TEST(RunQuestion, PacksSequencesOfDocuments) {
   EXPECT_TRUE(read(ask(with("model.extra.dropout", "true"))).plan.dropout);
 }
 
+TEST(RunQuestion, TakesLaunchesFromTheHostWhereLayersAreCudaGraphs) {
+  Json row = with("software.extra.recipe.cuda_graph_impl", "\"local\"");
+  EXPECT_EQ(read(ask(row)).cluster.device.launch, Seconds(0));
+  row["software"]["extra"]["recipe"]["cuda_graph_impl"] = "none";
+  EXPECT_GT(read(ask(row)).cluster.device.launch, Seconds(0));
+}
+
 // NeMo by the month of its release, and Megatron-Bridge, whose name is the longer one.
 TEST(RunQuestion, TakesARecipesFrameworkByItsRelease) {
   Json row = whole_row();
