@@ -90,8 +90,8 @@ Groups::Groups(const Job& job, int rank, Transport& control, const std::atomic<b
   } else {
     control.receive(0, Stream::kHostCopy, bytes);
   }
-  control.sum_everywhere({});  // all are still there
   const Bytes before = free_bytes();
+  control.sum_everywhere({});  // all are still there: who fails from here on has to abort
   check(nccl().ncclCommInitRank(&world_, job.mesh.ranks(), id, rank), "ncclCommInitRank");
   // What a first use works on outlives the abort: cudaFree waits for whatever is under way.
   OwnedStream stream;

@@ -48,6 +48,9 @@ struct MachineOptions {
   unsigned seed = 1;
   int stream = 0;            // kLate, kEarly: which, by its number among its device's
   std::size_t depth = 1024;  // work that a stream holds before the host has to wait
+  // A message of at most so many bytes leaves before its receiver is there. NCCL promises none; its
+  // buffers hold some megabytes.
+  std::size_t eager = 0;
   std::vector<Fault> faults = {};
 };
 
@@ -86,7 +89,7 @@ cudaError_t enqueue(cudaStream_t stream, const Issue& issue);
 bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
 // Whether all these bytes are one allocation's, on that device. REQUIRES: the mutex.
 bool owns(int device, const void* memory, std::size_t bytes);
-bool capturing(cudaStream_t stream);  // REQUIRES: the mutex
+std::size_t eager_bytes();
 
 // Counts of what lives, for leaks(). REQUIRES: the mutex.
 void made(const char* what, int by = 1);

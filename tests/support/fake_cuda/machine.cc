@@ -13,7 +13,7 @@ namespace stepcast::fake {
 
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr double kPatience = 10'000;  // milliseconds in which nothing at all moves
 thread_local int chosen_device = 0;
 
 }  // namespace
@@ -150,6 +150,7 @@ void Machine::reset(const MachineOptions& from) {
   device_calls.clear();
   complaints.clear();
   work = 0;
+  seen = -1;
   chosen_device = 0;
 }
 
@@ -217,20 +218,22 @@ void changed() {
 
 void made(const char* what, int by) { machine().living[what] += by; }
 
+bool Machine::stuck() {
+  if (progress != seen) {
+    seen = progress;
+    seen_at = now_milliseconds();
+  }
+  if (now_milliseconds() - seen_at < kPatience) return false;
+  complain("somebody waits for ever");
+  return true;
+}
+
 bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done) {
-  using Clock = std::chrono::steady_clock;
   Machine& m = machine();
-  std::int64_t seen = -1;
-  Clock::time_point since = Clock::now();
+  ++m.progress;  // somebody has come
   for (;;) {
     if (m.run(done)) return true;
-    if (m.progress != seen) {
-      seen = m.progress;
-      since = Clock::now();
-    } else if (Clock::now() - since > kPatience) {
-      complain("somebody waits for ever");
-      return false;
-    }
+    if (m.stuck()) return false;
     m.moved.wait_for(lock, std::chrono::milliseconds(2));
   }
 }
@@ -259,9 +262,6 @@ bool owns(int device, const void* memory, std::size_t bytes) {
   return found != nullptr && found->device == device;
 }
 
-bool capturing(cudaStream_t stream) {
-  CUstream_st* on = machine().find(stream, chosen_device);
-  return on != nullptr && on->capture != nullptr;
-}
+std::size_t eager_bytes() { return machine().options.eager; }
 
 }  // namespace stepcast::fake

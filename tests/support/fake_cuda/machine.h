@@ -100,6 +100,8 @@ struct Machine {
   std::map<std::pair<std::string, int>, int> device_calls;
   std::vector<std::string> complaints;
   std::int64_t progress = 0, work = 0;
+  std::int64_t seen = -1;  // the progress, and since when
+  double seen_at = 0;
   bool open = false;  // the devices' memory can be touched
 
   // The stream that a handle means; null for one that is none.
@@ -110,6 +112,7 @@ struct Machine {
   bool step();
   std::vector<CUstream_st*> candidates();
   bool idle(int device) const;
+  bool stuck();  // nothing has moved for long; asked by who waits
   void touchable(bool yes);
   Allocation* allocation(const void* address, std::size_t bytes);
   std::size_t used(int device) const;

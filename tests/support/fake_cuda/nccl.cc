@@ -49,6 +49,8 @@ struct Meeting {
   std::vector<std::shared_ptr<const Call>> come;
   std::size_t count = 0;
   bool done = false;
+  bool left = false;  // a message that was taken from its sender before the receiver came
+  std::vector<unsigned char> message;
 };
 using MeetingPointer = std::shared_ptr<Meeting>;
 
@@ -210,7 +212,8 @@ void carry_out(const Meeting& meeting) {
     }
     case Kind::kSend:
     case Kind::kReceive:
-      std::memcpy(meeting.come[1]->receive, meeting.come[0]->send, bytes);
+      std::memcpy(meeting.come[1]->receive,
+                  meeting.left ? meeting.message.data() : meeting.come[0]->send, bytes);
       return;
   }
 }
@@ -320,8 +323,9 @@ class Operation {
     for (const auto& [member, ticket] : tickets_) {
       if (member->state != ncclSuccess) return false;
     }
-    if (!std::all_of(meetings_.begin(), meetings_.end(), [](const auto& m) { return m->done; })) {
-      return false;
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      const bool left = calls_[i].kind == Kind::kSend && meetings_[i]->left;
+      if (!meetings_[i]->done && !left) return false;
     }
     for (const auto& [member, ticket] : tickets_) ++member->finished;
     return true;
@@ -373,6 +377,12 @@ class Operation {
       }
     }
     meeting.come[place] = std::make_shared<const Call>(call);
+    const std::size_t bytes = call.count * size_of(call.type);
+    if (call.kind == Kind::kSend && bytes <= eager_bytes()) {
+      const auto* from = static_cast<const unsigned char*>(call.send);
+      meeting.message.assign(from, from + bytes);
+      meeting.left = true;
+    }
     if (++meeting.count < meeting.come.size()) return;
     carry_out(meeting);
     meeting.done = true;
@@ -534,7 +544,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t*) {
   *out = nullptr;
   std::unique_lock lock(mutex());
-  Member& member = *comm->member;
+  const std::shared_ptr<Member> held = comm->member;  // another thread may abort it meanwhile
+  Member& member = *held;
   Clique& parent = *member.clique;
   if (const int bad = fault_on("ncclCommSplit", current_device())) {
     leave(parent);

@@ -405,7 +405,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     complain("an event of a capture is asked for");
     return answer(cudaErrorCapturedEvent);
   }
-  return m.run([&] { return happened(event); }) ? cudaSuccess : answer(cudaErrorNotReady);
+  if (m.run([&] { return happened(event); })) return cudaSuccess;
+  return answer(m.stuck() ? cudaErrorLaunchTimeout : cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
