@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -36,46 +37,111 @@ class Layout {
   std::size_t size_ = 0;
 };
 
-}  // namespace
-
-MemoryPlan plan_memory(const Job& job, const Program& program, std::size_t alignment) {
-  MemoryPlan plan;
-  Layout layout;
-  const auto size_of = [&](TensorId id) {
-    const Bytes bytes = job.tensors[static_cast<std::size_t>(id)].bytes();
-    return (static_cast<std::size_t>(bytes.count) + alignment - 1) / alignment * alignment;
-  };
-  for (const Resident& resident : program.residents) {
-    for (const TensorId id : job.resident_sets[static_cast<std::size_t>(resident.set)]) {
-      plan.residents.push_back(layout.take(size_of(id)));
+// By TensorId: whether some Message (Send, Receive) of the program carries it.
+template <class Message>
+std::vector<bool> carried_by(const Job& job, const Program& program) {
+  std::vector<bool> found(job.tensors.size(), false);
+  for (const Call& call : program.schedule) {
+    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
+      const auto* message = std::get_if<Message>(&i);
+      if (message != nullptr) found[static_cast<std::size_t>(message->tensor)] = true;
     }
   }
+  return found;
+}
+
+class Planner {
+ public:
+  Planner(const Job& job, const Program& program, std::size_t alignment, MessagePlaces messages)
+      : job_(job),
+        program_(program),
+        alignment_(alignment),
+        messages_(messages),
+        sent_(carried_by<Send>(job, program)),
+        received_(carried_by<Receive>(job, program)) {}
+
+  MemoryPlan run() {
+    for (const Resident& resident : program_.residents) {
+      for (const TensorId id : job_.resident_sets[static_cast<std::size_t>(resident.set)]) {
+        plan_.residents.push_back(layout_.take(size_of(id)));
+      }
+    }
+    for (const Call& call : program_.schedule) {
+      for (const Instruction& i : job_.bodies[static_cast<std::size_t>(call.body)].code) {
+        if (const auto* alloc = std::get_if<Alloc>(&i)) {
+          take(call, alloc->tensor);
+        } else if (const auto* free = std::get_if<Free>(&i)) {
+          give(call, free->tensor);
+        } else if (std::holds_alternative<Receive>(i)) {
+          ++receives_;
+          for (; !held_.empty() && held_.front().first <= receives_; held_.pop_front()) {
+            layout_.give(held_.front().second);
+          }
+        }
+      }
+    }
+    for (const std::size_t i : behind_allocs_) plan_.allocs[i] += layout_.size();
+    plan_.size = layout_.size() + behind_.size();
+    return std::move(plan_);
+  }
+
+ private:
   struct Instance {
     TensorId tensor;
     std::int32_t chunk, micro_batch;
     auto operator<=>(const Instance&) const = default;
   };
-  std::map<Instance, std::size_t> live;
-  for (const Call& call : program.schedule) {
-    const auto instance = [&](TensorId id) {
-      const Scope scope = job.tensors[static_cast<std::size_t>(id)].scope;
-      return Instance{id, scope == Scope::kRank ? -1 : call.chunk,
-                      scope == Scope::kMicroBatch ? call.micro_batch : -1};
-    };
-    for (const Instruction& instruction : job.bodies[static_cast<std::size_t>(call.body)].code) {
-      if (const auto* alloc = std::get_if<Alloc>(&instruction)) {
-        plan.allocs.push_back(layout.take(size_of(alloc->tensor)));
-        live[instance(alloc->tensor)] = plan.allocs.back();
-      } else if (const auto* free = std::get_if<Free>(&instruction)) {
-        const auto it = live.find(instance(free->tensor));
-        STEPCAST_CHECK(it != live.end(), "a verified Job frees what it allocated");
-        layout.give(it->second);
-        live.erase(it);
-      }
-    }
+
+  std::size_t size_of(TensorId id) const {
+    const Bytes bytes = job_.tensors[static_cast<std::size_t>(id)].bytes();
+    return (static_cast<std::size_t>(bytes.count) + alignment_ - 1) / alignment_ * alignment_;
   }
-  plan.size = layout.size();
-  return plan;
+  Instance instance(const Call& call, TensorId id) const {
+    const Scope scope = job_.tensors[static_cast<std::size_t>(id)].scope;
+    return {id, scope == Scope::kRank ? -1 : call.chunk,
+            scope == Scope::kMicroBatch ? call.micro_batch : -1};
+  }
+  bool behind(TensorId id) const {
+    return messages_.apart && received_[static_cast<std::size_t>(id)];
+  }
+
+  void take(const Call& call, TensorId id) {
+    if (behind(id)) behind_allocs_.push_back(plan_.allocs.size());
+    plan_.allocs.push_back((behind(id) ? behind_ : layout_).take(size_of(id)));
+    live_[instance(call, id)] = plan_.allocs.back();
+  }
+
+  void give(const Call& call, TensorId id) {
+    const auto it = live_.find(instance(call, id));
+    STEPCAST_CHECK(it != live_.end(), "a verified Job frees what it allocated");
+    if (behind(id)) {
+      behind_.give(it->second);
+    } else if (messages_.hold > 0 && sent_[static_cast<std::size_t>(id)]) {
+      held_.emplace_back(receives_ + messages_.hold, it->second);
+    } else {
+      layout_.give(it->second);
+    }
+    live_.erase(it);
+  }
+
+  const Job& job_;
+  const Program& program_;
+  const std::size_t alignment_;
+  const MessagePlaces messages_;
+  const std::vector<bool> sent_, received_;
+  MemoryPlan plan_;
+  Layout layout_, behind_;
+  std::map<Instance, std::size_t> live_;
+  std::vector<std::size_t> behind_allocs_;  // indices into plan_.allocs
+  std::size_t receives_ = 0;
+  std::deque<std::pair<std::size_t, std::size_t>> held_;  // until how many receives, the place
+};
+
+}  // namespace
+
+MemoryPlan plan_memory(const Job& job, const Program& program, std::size_t alignment,
+                       MessagePlaces messages) {
+  return Planner(job, program, alignment, messages).run();
 }
 
 Arena::Arena(MemoryPlan plan)

@@ -28,10 +28,19 @@ struct MemoryPlan {
 // PyTorch's allocator rounds too.
 inline constexpr std::size_t kHostAlignment = 64, kCudaAlignment = 512;
 
+// How the places of messages are kept where a send ends only when its receive is under way, as
+// NCCL's may: what then waits for a send waits for another rank.
+struct MessagePlaces {
+  bool apart = false;    // what is received lies behind all else, so that no receive takes the
+                         // place of what is still being sent: two neighbours that both send before
+                         // they receive would wait for each other
+  std::size_t hold = 0;  // what was sent gives its place away after so many more receives only
+};
+
 // Places are multiples of `alignment`.
 // REQUIRES: verify(job) is "". Cost: Allocs of a step times the live tensors.
 MemoryPlan plan_memory(const Job& job, const Program& program,
-                       std::size_t alignment = kHostAlignment);
+                       std::size_t alignment = kHostAlignment, MessagePlaces messages = {});
 
 class Arena {
  public:

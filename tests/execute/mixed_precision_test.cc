@@ -126,7 +126,7 @@ TEST(CudaArena, HoldsTheBytesThatTheJobAccounts) {
   const Footprint memory = account(job);
   for (std::size_t stage = 0; stage < job.programs.size(); ++stage) {
     const Program& program = job.programs[stage];
-    const MemoryPlan places = plan_memory(job, program, kCudaAlignment);
+    const MemoryPlan places = plan_memory(job, program, kCudaAlignment, {true, 0});
     Arena arena(places, nullptr);
     std::size_t resident = 0;
     std::map<std::size_t, std::size_t> live;  // begin, end

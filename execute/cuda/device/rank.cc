@@ -12,9 +12,6 @@ namespace stepcast::cuda {
 
 namespace {
 
-// Launches after which the host waits for those before: a stream holds about a thousand, events
-// among them, and whoever fills it waits in the driver, deaf to ranks that have failed.
-constexpr std::int64_t kLaunchesAhead = 128;
 constexpr std::chrono::microseconds kNap(20);  // of a host that has nothing to do
 
 std::vector<bool> used_streams(const Job& job, const Program& program) {

@@ -23,8 +23,8 @@
 #include "execute/cuda/device/groups.h"
 #include "execute/cuda/device/matmul.h"
 #include "execute/cuda/device/memory.h"
-#include "execute/cuda/fences.h"
 #include "execute/cuda/kernels.h"
+#include "execute/cuda/places.h"
 
 namespace stepcast::cuda {
 

@@ -18,8 +18,9 @@ void DeviceRank::plan_places() {
   cudaDeviceProp properties;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  MemoryPlan places = plan_memory(job_, program(), kCudaAlignment);
-  fences_ = plan_fences(job_, program(), places);
+  StagePlaces mine = cuda::plan_places(job_)[static_cast<std::size_t>(stage_)];
+  MemoryPlan places = std::move(mine.memory);
+  fences_ = std::move(mine.fences);
   for (std::size_t i = 0; i < fences_.size(); ++i) {
     fence_events_.emplace_back(false);
     fences_after_.emplace(fences_[i].after, i);

@@ -233,7 +233,7 @@ TEST(Fences, KeepPlacesApartInWhateverOrderStreamsGetOn) {
   for (const Plan& plan : fence_plans()) {
     const Job job = lowered(plan_llama(4), plan);
     for (const Program& program : job.programs) {
-      const MemoryPlan places = plan_memory(job, program, kCudaAlignment);
+      const MemoryPlan places = plan_memory(job, program, kCudaAlignment, {true, 0});
       const std::vector<cuda::Fence> fences = cuda::plan_fences(job, program, places);
       fences_of_all += fences.size();
       const Streams with(job, program, places, fences), without(job, program, places, {});
@@ -249,7 +249,7 @@ TEST(Fences, KeepPlacesApartInWhateverOrderStreamsGetOn) {
 
 TEST(Fences, AreNoneOnOneStream) {
   const Job job = lowered(plan_llama(2), mixed(1, 1, 1, 0));
-  const MemoryPlan places = plan_memory(job, job.programs[0], kCudaAlignment);
+  const MemoryPlan places = plan_memory(job, job.programs[0], kCudaAlignment, {true, 0});
   EXPECT_TRUE(cuda::plan_fences(job, job.programs[0], places).empty());
 }
 
