@@ -46,7 +46,8 @@ void await(const Event& event, const char* what, std::chrono::microseconds nap, 
     const cudaError_t state = cudaEventQuery(event.get());
     if (state == cudaSuccess) return;
     if (state != cudaErrorNotReady) check(state, what);
-    cudaGetLastError();  // the next launch would take "not ready" for its own error
+    // The next launch would take "not ready" for its own error; any other one is somebody's.
+    if (const cudaError_t last = cudaGetLastError(); last != cudaErrorNotReady) check(last, what);
     look();
     if (std::chrono::steady_clock::now() > give_up) {
       throw Error("cuda", fmt::format("{} did not end within ten minutes", what));

@@ -61,8 +61,9 @@ void start(const MachineOptions& options);
 std::vector<std::string> complaints();
 // What was made and not given back: "2 streams".
 std::vector<std::string> leaks();
-// How often a call was made, on all devices.
+// How often a call was made: on all devices, and on one.
 int calls(const std::string& name);
+int calls(const std::string& name, int device);
 // Pieces of work that streams have carried out.
 std::int64_t work_done();
 

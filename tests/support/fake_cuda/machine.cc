@@ -179,6 +179,12 @@ int calls(const std::string& name) {
   return found == machine().call_counts.end() ? 0 : found->second;
 }
 
+int calls(const std::string& name, int device) {
+  const std::lock_guard lock(machine().mutex);
+  const auto found = machine().device_calls.find({name, device});
+  return found == machine().device_calls.end() ? 0 : found->second;
+}
+
 std::int64_t work_done() {
   const std::lock_guard lock(machine().mutex);
   return machine().work;
