@@ -64,6 +64,7 @@ std::optional<Difference> first_difference(const Json& predicted, const Json& me
     }
     if (*p == *m) return std::nullopt;
   }
+  if (p == predicted.end() && m == measured.end()) return std::nullopt;
   return Difference{parent, key, value_text(predicted, key), value_text(measured, key)};
 }
 

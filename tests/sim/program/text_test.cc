@@ -112,8 +112,15 @@ TEST(JobText, NamesTheLineAndWhatWasExpected) {
             "expected a number from 1e-06 to 0.999999, found '1'");
   EXPECT_NE(broken("dropout 0.1", "dropout nan"), "");
   EXPECT_NE(broken("dropout 0.1", "dropout"), "");
-  EXPECT_NE(broken("dropout 0.1", "dropout 0.1\ndropout 0.1"), "");
   EXPECT_NE(broken("flat ~0 %0 ->", "flat ~0 %0"), "");
+}
+
+TEST(JobText, RefusesASecondRateOfDropout) {
+  std::string text = print_job(every_kind());
+  text.insert(text.find("dropout 0.1"), "dropout 0.1\n");
+  std::string where;
+  EXPECT_NE(trouble(text, &where), "");
+  EXPECT_EQ(where, "a.job:5");
 }
 
 TEST(JobText, RefusesATextThatEndsEarly) {

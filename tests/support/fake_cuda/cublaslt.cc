@@ -9,6 +9,7 @@
 
 #include "tests/support/fake_cuda/fake_cuda.h"
 #include "tests/support/fake_cuda/include/cublasLt.h"
+#include "tests/support/fake_cuda/numbers.h"
 
 struct cublasLtContext {
   int device = 0;
@@ -100,29 +101,6 @@ struct Call {
   }
 };
 
-float element(const void* data, cudaDataType_t type, std::int64_t at) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
-  std::uint16_t bits;
-  std::memcpy(&bits, static_cast<const std::uint16_t*>(data) + at, sizeof bits);
-  const std::uint32_t wide = std::uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-// To nearest, ties to even.
-void store(void* data, cudaDataType_t type, std::int64_t at, float value) {
-  if (type == CUDA_R_32F) {
-    static_cast<float*>(data)[at] = value;
-    return;
-  }
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  static_cast<std::uint16_t*>(data)[at] = static_cast<std::uint16_t>(nan ? 0x7fffu : rounded);
-}
-
 struct Operands {
   const void *a, *b, *c;
   void* d;
@@ -140,17 +118,19 @@ void multiply(const Call& call, const Operands& on) {
           const bool ta = work.transposed_a == CUBLAS_OP_T, tb = work.transposed_b == CUBLAS_OP_T;
           const std::int64_t at_a = ta ? k + row * a.leading : row + k * a.leading;
           const std::int64_t at_b = tb ? column + k * b.leading : k + column * b.leading;
-          sum += element(on.a, a.type, at_a + batch * a.stride) *
-                 element(on.b, b.type, at_b + batch * b.stride);
+          sum += stepcast::fake::load(on.a, a.type == CUDA_R_32F, at_a + batch * a.stride) *
+                 stepcast::fake::load(on.b, b.type == CUDA_R_32F, at_b + batch * b.stride);
         }
         float out = on.alpha * sum;
         const std::int64_t at = row + column * d.leading + batch * d.stride;
         // With beta 0 C is not read: it may hold NaNs.
         if (on.beta != 0) {
-          out += on.beta * element(on.c, c.type, row + column * c.leading + batch * c.stride);
+          out += on.beta * stepcast::fake::load(on.c, c.type == CUDA_R_32F,
+                                                row + column * c.leading + batch * c.stride);
         }
-        if (work.epilogue == CUBLASLT_EPILOGUE_BIAS) out += element(work.bias, d.type, row);
-        store(on.d, d.type, at, out);
+        if (work.epilogue == CUBLASLT_EPILOGUE_BIAS)
+          out += stepcast::fake::load(work.bias, d.type == CUDA_R_32F, row);
+        stepcast::fake::store(on.d, d.type == CUDA_R_32F, at, out);
       }
     }
   }

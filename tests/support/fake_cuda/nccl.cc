@@ -6,8 +6,8 @@
 // kind, count, type, operation or root break the communicator, which from then on answers
 // ncclInvalidUsage and never ends; as one that fails on its way ("async") does.
 //
-// Members of a collective must have registered either all or none of what they pass, and at the same
-// offset what all of them hold whole; so must both ends of a message, at any offset.
+// Members of a collective must have registered either all or none of what they pass, and at the
+// same offset what all of them hold whole; so must both ends of a message, at any offset.
 //
 // The first call on a communicator connects it: the host waits until all members' hosts have come.
 #include <algorithm>
@@ -21,73 +21,10 @@
 
 #include "tests/support/fake_cuda/fake_cuda.h"
 #include "tests/support/fake_cuda/include/nccl.h"
-
-namespace {
+#include "tests/support/fake_cuda/nccl_calls.h"
+#include "tests/support/fake_cuda/numbers.h"
 
 using namespace stepcast::fake;
-
-constexpr std::ptrdiff_t kBuffers = 1 << 20;  // of a communicator
-
-enum class Kind { kAllReduce, kAllGather, kReduceScatter, kReduce, kBroadcast, kSend, kReceive };
-
-struct Member;
-
-struct Call {
-  Kind kind = Kind::kAllReduce;
-  const void* send = nullptr;
-  void* receive = nullptr;
-  std::size_t count = 0;
-  ncclDataType_t type = ncclFloat32;
-  ncclRedOp_t op = ncclSum;
-  int peer = -1;  // or root
-  std::shared_ptr<Member> member = {};
-  cudaStream_t stream = nullptr;
-};
-
-// Those who came for one collective, or for one message: sender, receiver.
-struct Meeting {
-  std::vector<std::shared_ptr<const Call>> come;
-  std::size_t count = 0;
-  bool done = false;
-  bool left = false;  // a message that was taken from its sender before the receiver came
-  std::vector<unsigned char> message;
-};
-using MeetingPointer = std::shared_ptr<Meeting>;
-
-// A communicator, seen from nowhere.
-struct Clique {
-  std::vector<std::weak_ptr<Member>> members;
-  int present = 0;  // at its making
-  std::map<std::int64_t, MeetingPointer> collectives;
-  std::map<std::pair<int, int>, std::map<std::int64_t, MeetingPointer>> messages;
-  int connected = 0;
-  bool left = false;  // a member failed or aborted: sockets to it are closed
-  // Splits of it, in order: color and key of each member that has come.
-  std::vector<std::map<int, std::pair<int, int>>> splits;
-  std::vector<std::map<int, std::shared_ptr<Clique>>> made;  // by color
-};
-
-struct Registered {
-  const unsigned char* data = nullptr;
-  std::size_t bytes = 0;
-};
-
-struct Member {
-  std::shared_ptr<Clique> clique;
-  int rank = 0, device = 0;
-  std::int64_t issued = 0, finished = 0;  // calls or groups
-  std::int64_t collectives = 0;
-  std::map<std::pair<int, int>, std::int64_t> messages;
-  std::size_t splits = 0;
-  bool connected = false;
-  bool aborted = false;
-  ncclResult_t state = ncclSuccess;
-  std::vector<std::unique_ptr<Registered>> registered;
-
-  int size() const { return static_cast<int>(clique->members.size()); }
-};
-
-}  // namespace
 
 struct ncclComm {
   std::shared_ptr<Member> member = {};
@@ -122,48 +59,28 @@ void break_up(Clique& clique, const std::string& why) {
 
 // -------------------------------------------------------------------------------- arithmetic
 
-float load(const void* data, ncclDataType_t type, std::size_t at) {
-  if (type == ncclFloat32) return static_cast<const float*>(data)[at];
-  const std::uint32_t bits = std::uint32_t{static_cast<const std::uint16_t*>(data)[at]} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-float rounded(float value, ncclDataType_t type) {
-  if (type == ncclFloat32) return value;
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return value;
-  bits = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
-  std::memcpy(&value, &bits, sizeof bits);
-  return value;
-}
-
-void store(void* data, ncclDataType_t type, std::size_t at, float value) {
-  if (type == ncclFloat32) {
-    static_cast<float*>(data)[at] = value;
-    return;
-  }
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  static_cast<std::uint16_t*>(data)[at] = static_cast<std::uint16_t>(bits >> 16);
+// As it is once it has been stored.
+float rounded(float value, bool wide) {
+  float stored = 0;
+  store(&stored, wide, 0, value);
+  return load(&stored, wide, 0);
 }
 
 // In the order of the ranks, rounded after each as on a ring.
 std::vector<float> reduced(const Meeting& meeting, std::size_t count) {
   std::vector<float> out(count);
   const Call& first = *meeting.come[0];
+  const bool wide = first.type == ncclFloat32;
   for (std::size_t rank = 0; rank < meeting.come.size(); ++rank) {
     const Call& call = *meeting.come[rank];
     for (std::size_t i = 0; i < count; ++i) {
-      const float x = load(call.send, call.type, i);
+      const float x = load(call.send, wide, i);
       if (rank == 0) {
         out[i] = x;
       } else {
         // A NaN is greater than all else here, so that it is not lost.
         const float most = out[i] < x || x != x ? x : out[i];
-        out[i] = rounded(first.op == ncclSum ? out[i] + x : most, first.type);
+        out[i] = rounded(first.op == ncclSum ? out[i] + x : most, wide);
       }
     }
   }
@@ -172,6 +89,7 @@ std::vector<float> reduced(const Meeting& meeting, std::size_t count) {
 
 void carry_out(const Meeting& meeting) {
   const Call& first = *meeting.come[0];
+  const bool wide = first.type == ncclFloat32;
   const std::size_t count = first.count, bytes = count * size_of(first.type);
   const std::size_t members = meeting.come.size();
   switch (first.kind) {
@@ -181,7 +99,7 @@ void carry_out(const Meeting& meeting) {
       for (std::size_t rank = 0; rank < members; ++rank) {
         const Call& call = *meeting.come[rank];
         if (call.kind == Kind::kReduce && static_cast<int>(rank) != call.peer) continue;
-        for (std::size_t i = 0; i < count; ++i) store(call.receive, call.type, i, sum[i]);
+        for (std::size_t i = 0; i < count; ++i) store(call.receive, wide, i, sum[i]);
       }
       return;
     }
@@ -190,7 +108,7 @@ void carry_out(const Meeting& meeting) {
       for (std::size_t rank = 0; rank < members; ++rank) {
         const Call& call = *meeting.come[rank];
         for (std::size_t i = 0; i < count; ++i) {
-          store(call.receive, call.type, i, sum[rank * count + i]);
+          store(call.receive, wide, i, sum[rank * count + i]);
         }
       }
       return;
@@ -243,7 +161,7 @@ bool registered_alike(const Call& a, const Call& b) {
   const auto [other_send, other_receive] = offsets(b);
   switch (a.kind) {
     case Kind::kAllReduce: return send == other_send && receive == other_receive;
-    case Kind::kAllGather: return receive == other_receive;     // shares lie elsewhere on each
+    case Kind::kAllGather: return receive == other_receive;  // shares lie elsewhere on each
     case Kind::kReduceScatter: return send == other_send;
     case Kind::kSend: return (send < 0) == (other_receive < 0);
     case Kind::kReceive: return (receive < 0) == (other_send < 0);
@@ -600,8 +518,8 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, std::size_t bytes, vo
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   const std::lock_guard lock(mutex());
   auto& all = comm->member->registered;
-  const auto found = std::find_if(all.begin(), all.end(),
-                                  [&](const auto& one) { return one.get() == handle; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.get() == handle; });
   if (found == all.end()) return refuse("a buffer is deregistered that was not registered");
   const bool there = owns(comm->member->device, (*found)->data, (*found)->bytes);
   all.erase(found);

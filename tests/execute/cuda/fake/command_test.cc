@@ -1,5 +1,5 @@
-// `stepcast execute --device cuda` as a person meets it: the whole command, linked with a machine of
-// eight GPUs that are none.
+// `stepcast execute --device cuda` as a person meets it: the whole command, linked with a machine
+// of eight GPUs that are none.
 #include <cmath>
 #include <string>
 
