@@ -491,12 +491,21 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
   return gather(lock, *clique, out);
 }
 
-// Waits for what is under way.
+// Pieces that one library makes and another gives back are no balance.
+constexpr const char* kMemory = "pieces of NCCL's memory";
+
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
   if (const int bad = fault_of("ncclMemAlloc")) return static_cast<ncclResult_t>(bad);
-  return cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  if (cudaMalloc(data, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+  const std::lock_guard lock(mutex());
+  made(kMemory);
+  return ncclSuccess;
 }
 ncclResult_t ncclMemFree(void* data) {
+  {
+    const std::lock_guard lock(mutex());
+    made(kMemory, -1);
+  }
   return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -527,6 +536,7 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   return there ? ncclSuccess : refuse("a registered buffer was freed");
 }
 
+// Waits for what is under way.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   std::unique_lock lock(mutex());
   const std::shared_ptr<Member> member = comm->member;

@@ -288,6 +288,17 @@ TEST(FakeNccl, RefusesBuffersThatOverlapButNotInPlace) {
   EXPECT_EQ(complaints().size(), 2u);
 }
 
+TEST(FakeNccl, HasMemoryThatOnlyItGivesBack) {
+  start({});
+  void* memory = nullptr;
+  check(cuda::nccl().ncclMemAlloc(&memory, 1), "memory");
+  check(cudaFree(memory), "what is NCCL's");
+  EXPECT_EQ(leaks(), Strings{"1 pieces of NCCL's memory"});
+  check(cuda::nccl().ncclMemAlloc(&memory, 1), "memory");
+  check(cuda::nccl().ncclMemFree(memory), "memory");
+  EXPECT_EQ(leaks(), Strings{"1 pieces of NCCL's memory"});
+}
+
 TEST(FakeMachine, IsAMachineToTheProbe) {
   start({.devices = 1});
   EXPECT_EQ(cuda_missing(), "");
