@@ -230,9 +230,17 @@ class Operation {
       if (tickets_.emplace(call.member.get(), call.member->issued).second) ++call.member->issued;
       meetings_.push_back(meeting_of(call));
     }
+    under_way(calls_[0].member->device, 1);
   }
 
   bool attempt() {
+    if (!ended()) return false;
+    under_way(calls_[0].member->device, -1);
+    return true;
+  }
+
+ private:
+  bool ended() {
     if (std::all_of(tickets_.begin(), tickets_.end(),
                     [](const auto& one) { return one.first->aborted; })) {
       return true;  // its kernel was ended
@@ -249,7 +257,6 @@ class Operation {
     return true;
   }
 
- private:
   static MeetingPointer meeting_of(const Call& call) {
     Member& member = *call.member;
     MeetingPointer* slot = nullptr;

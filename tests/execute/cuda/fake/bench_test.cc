@@ -60,7 +60,8 @@ TEST(FakeBench, RunsEachLoadAloneAndBesideOthers) {
   expect_clean();
 }
 
-// All kinds of a plan's transfers, over groups of one axis each and the ends of the pipeline.
+// All kinds of a plan's transfers, over groups of one axis each and the ends of the pipeline. No
+// lane begins before all can.
 TEST(FakeBench, CarriesTheTransfersOfAPlanOnAllRanks) {
   for (const Job& job : {job_of(2, 1, 2), job_of(1, 3, 1), job_of(1, 2, 2)}) {
     start(job.mesh.ranks());
@@ -74,6 +75,9 @@ TEST(FakeBench, CarriesTheTransfersOfAPlanOnAllRanks) {
         const auto spans = bench.run(lanes);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(spans[0].size(), 4u);
+        for (const auto& lane : spans) {
+          for (const BenchSpan& span : lane) EXPECT_TRUE(span.begin >= 0 && span.end >= span.begin);
+        }
         if (spans[1].empty()) continue;  // between the ends of the pipeline
         EXPECT_EQ(spans[1].size(), 3u);
         spans_of.insert(std::string(transfer_name(load.transfer.kind)) +

@@ -136,6 +136,15 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(Plans, FakeTraining, testing::ValuesIn(cases()),
                          [](const auto& one) { return one.param.name; });
 
+// The partial sums of a bias of 4,160 columns take more than the 4 MiB that cuBLASLt works on.
+TEST(FakeTraining, HasScratchForTheKernelThatNeedsMost) {
+  Model model = gpt(1);
+  model.ffn = 4160;
+  const Job job = lowered(model, executable_plan(kSequence, 1));
+  const ExecuteOptions options = train_options(2);
+  EXPECT_EQ(differences(job, options, run_on_fake(job, options, {}), 2e-5), "");
+}
+
 // The plan with most on its streams, in every order that there is: each stream as late as it can be
 // and as early, all at once, and graphs.
 TEST(FakeTraining, DoesNotDependOnTheOrderOfStreams) {
