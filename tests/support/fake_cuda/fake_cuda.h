@@ -67,6 +67,8 @@ int calls(const std::string& name);
 int calls(const std::string& name, int device);
 // Pieces of work that streams have carried out.
 std::int64_t work_done();
+// Whether a device's streams have nothing left to do.
+bool idle(int device);
 
 // ------------------------------------------------------------------ for the libraries beside
 

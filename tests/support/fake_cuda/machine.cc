@@ -192,6 +192,11 @@ std::int64_t work_done() {
   return machine().work;
 }
 
+bool idle(int device) {
+  const std::lock_guard lock(machine().mutex);
+  return machine().idle(device);
+}
+
 std::mutex& mutex() { return machine().mutex; }
 int current_device() { return chosen_device; }
 void choose_device(int device) { chosen_device = device; }
