@@ -63,6 +63,19 @@ TEST(FakeBench, RunsEachLoadAloneAndBesideOthers) {
   expect_clean();
 }
 
+// Two tensors of three tenths of the memory each: the second copy has no room behind the first.
+TEST(FakeBench, BeginsAnewWhereMemoryEnds) {
+  start(1);
+  {
+    const auto control = make_lone_transport(0);
+    const std::atomic<bool> stop = false;
+    const auto bench = make_cuda_bench(nullptr, *control, 0, stop);
+    const BenchLane lane{MemoryLoad{false, Bytes(bench->sizes().most.count * 6 / 10)}, 1, 2};
+    EXPECT_EQ(bench->run({&lane, 1})[0].size(), 1u);
+  }
+  expect_clean();
+}
+
 // All kinds of a plan's transfers, over groups of one axis each and the ends of the pipeline. No
 // lane begins before all can, and none is under way when they are said to have ended.
 TEST(FakeBench, CarriesTheTransfersOfAPlanOnAllRanks) {
