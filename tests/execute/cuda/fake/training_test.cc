@@ -146,7 +146,7 @@ TEST(FakeTraining, HasScratchForTheKernelThatNeedsMost) {
 }
 
 // The plan with most on its streams, in every order that there is: each stream as late as it can be
-// and as early, all at once, and graphs.
+// and as early, the default stream (-1) too, all at once, and graphs.
 TEST(FakeTraining, DoesNotDependOnTheOrderOfStreams) {
   Plan plan = executable_plan(kSequence, 4);
   plan.pipeline = plan.data = 2;
@@ -154,7 +154,7 @@ TEST(FakeTraining, DoesNotDependOnTheOrderOfStreams) {
   plan.zero = 3;
   const Job job = lowered(llama(2), plan);
   const ExecuteOptions options = train_options(2);
-  for (int stream = 0; stream < 7; ++stream) {
+  for (int stream = -1; stream < 7; ++stream) {
     for (const Order order : {Order::kLate, Order::kEarly}) {
       fake::MachineOptions machine;
       machine.order = order;
