@@ -4,6 +4,7 @@
 // A and B of one type; D bf16 or fp32 for bf16, fp32 for fp32; C as D; a bias of D's type; leading
 // dimensions of at least the rows stored; one batch count for all. An algorithm is for the product
 // it was found for and for no smaller alignment than was promised, and its workspace is ruined.
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -40,7 +41,8 @@ using stepcast::fake::complain;
 using stepcast::fake::current_device;
 using stepcast::fake::fault_of;
 
-constexpr std::size_t kWorkspace = 1024;  // what an algorithm here asks for, and ruins
+// An algorithm here takes all the workspace that it may, and ruins both ends of it.
+constexpr std::size_t kRuined = 512;
 
 cublasStatus_t refuse(const char* why, cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED) {
   const std::lock_guard lock(stepcast::fake::mutex());
@@ -310,7 +312,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
   results[0] = {};
   results[0].algo.data[0] = call.fingerprint();
-  results[0].algo.data[1] = preference->workspace < kWorkspace ? 0 : kWorkspace;
+  results[0].algo.data[1] = preference->workspace;
   for (std::size_t i = 0; i < 4; ++i) results[0].algo.data[2 + i] = preference->alignments[i];
   results[0].workspaceSize = results[0].algo.data[1];
   *found = 1;
@@ -332,10 +334,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t work
   if (const char* why = unfit(call, on, *algorithm, workspace, workspace_bytes)) {
     return refuse(why, CUBLAS_STATUS_INVALID_VALUE);
   }
-  const std::size_t ruined = algorithm->data[1];
+  const std::size_t taken = algorithm->data[1], ruined = std::min(taken, kRuined);
   const cudaError_t status = stepcast::fake::enqueue(stream, [=] {
     return [=] {
       std::memset(workspace, 0xff, ruined);
+      std::memset(static_cast<unsigned char*>(workspace) + taken - ruined, 0xff, ruined);
       multiply(call, on);
       return true;
     };

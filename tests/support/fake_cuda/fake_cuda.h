@@ -18,6 +18,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <typeindex>
 #include <vector>
 
 #include "tests/support/fake_cuda/include/cuda_runtime_api.h"
@@ -66,6 +67,8 @@ int calls(const std::string& name);
 int calls(const std::string& name, int device);
 // Pieces of work that streams have carried out.
 std::int64_t work_done();
+// Whether a device's streams have nothing left to do.
+bool idle(int device);
 
 // ------------------------------------------------------------------ for the libraries beside
 
@@ -91,6 +94,12 @@ bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>&
 // Whether all these bytes are one allocation's, on that device. REQUIRES: the mutex.
 bool owns(int device, const void* memory, std::size_t bytes);
 std::size_t eager_bytes();
+// Calls of NCCL that a device's streams hold. REQUIRES: the mutex.
+void under_way(int device, int by);
+// A kernel is launched on this thread's device. What is loaded at its first launch may wait for the
+// whole device (CUDA programming guide, lazy loading), and so for a collective that waits for a
+// rank that waits likewise: complains where one is under way.
+void load(std::type_index kernel);
 
 // Counts of what lives, for leaks(). REQUIRES: the mutex.
 void made(const char* what, int by = 1);

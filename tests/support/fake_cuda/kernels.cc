@@ -18,6 +18,7 @@ cudaError_t launch_on_host(const Geometry& geometry,
       geometry.blocks_z > kBlocksMax || geometry.shared_bytes > kSharedMax) {
     return cudaErrorInvalidConfiguration;
   }
+  fake::load(kernel.target_type());
   return fake::enqueue(stream, [geometry, kernel] {
     return [geometry, kernel] {
       emulate(geometry, kernel);

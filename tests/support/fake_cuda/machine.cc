@@ -145,6 +145,8 @@ void Machine::reset(const MachineOptions& from) {
   }
   next_number.assign(devices, 0);
   held.assign(devices, kContext);
+  under_way.assign(devices, 0);
+  loaded.clear();
   living.clear();
   call_counts.clear();
   device_calls.clear();
@@ -188,6 +190,11 @@ int calls(const std::string& name, int device) {
 std::int64_t work_done() {
   const std::lock_guard lock(machine().mutex);
   return machine().work;
+}
+
+bool idle(int device) {
+  const std::lock_guard lock(machine().mutex);
+  return machine().idle(device);
 }
 
 std::mutex& mutex() { return machine().mutex; }
@@ -266,6 +273,16 @@ cudaError_t enqueue(cudaStream_t stream, const Issue& issue) {
 bool owns(int device, const void* memory, std::size_t bytes) {
   const Allocation* found = machine().allocation(memory, bytes);
   return found != nullptr && found->device == device;
+}
+
+void under_way(int device, int by) { machine().under_way[static_cast<std::size_t>(device)] += by; }
+
+void load(std::type_index kernel) {
+  Machine& m = machine();
+  const std::lock_guard lock(m.mutex);
+  if (!m.loaded.emplace(chosen_device, kernel).second) return;
+  if (m.under_way[static_cast<std::size_t>(chosen_device)] == 0) return;
+  complain("a kernel is loaded while a call of NCCL is under way");
 }
 
 std::size_t eager_bytes() { return machine().options.eager; }

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -95,6 +96,8 @@ struct Machine {
   std::vector<std::unique_ptr<CUstream_st>> defaults;  // by device
   std::vector<int> next_number;                        // by device
   std::vector<std::ptrdiff_t> held;                    // by device: bytes of libraries
+  std::vector<int> under_way;                          // by device: calls of NCCL
+  std::set<std::pair<int, std::type_index>> loaded;    // by device: kernels
   std::map<const unsigned char*, Allocation> memory;   // by address
   std::map<std::string, int> living, call_counts;
   std::map<std::pair<std::string, int>, int> device_calls;

@@ -230,9 +230,17 @@ class Operation {
       if (tickets_.emplace(call.member.get(), call.member->issued).second) ++call.member->issued;
       meetings_.push_back(meeting_of(call));
     }
+    under_way(calls_[0].member->device, 1);
   }
 
   bool attempt() {
+    if (!ended()) return false;
+    under_way(calls_[0].member->device, -1);
+    return true;
+  }
+
+ private:
+  bool ended() {
     if (std::all_of(tickets_.begin(), tickets_.end(),
                     [](const auto& one) { return one.first->aborted; })) {
       return true;  // its kernel was ended
@@ -249,7 +257,6 @@ class Operation {
     return true;
   }
 
- private:
   static MeetingPointer meeting_of(const Call& call) {
     Member& member = *call.member;
     MeetingPointer* slot = nullptr;
@@ -491,12 +498,21 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
   return gather(lock, *clique, out);
 }
 
-// Waits for what is under way.
+// Pieces that one library makes and another gives back are no balance.
+constexpr const char* kMemory = "pieces of NCCL's memory";
+
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
   if (const int bad = fault_of("ncclMemAlloc")) return static_cast<ncclResult_t>(bad);
-  return cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  if (cudaMalloc(data, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+  const std::lock_guard lock(mutex());
+  made(kMemory);
+  return ncclSuccess;
 }
 ncclResult_t ncclMemFree(void* data) {
+  {
+    const std::lock_guard lock(mutex());
+    made(kMemory, -1);
+  }
   return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -527,6 +543,7 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   return there ? ncclSuccess : refuse("a registered buffer was freed");
 }
 
+// Waits for what is under way.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   std::unique_lock lock(mutex());
   const std::shared_ptr<Member> member = comm->member;

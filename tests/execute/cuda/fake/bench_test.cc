@@ -22,8 +22,11 @@ Job job_of(std::int64_t tensor, std::int64_t pipeline, std::int64_t data) {
   return lowered(llama_model(2 * pipeline, 16, 4, 2, 24, 30), plan);
 }
 
-void start(int devices) {
+// Late: the stream that receives.
+void start(int devices, fake::Order order = fake::Order::kRandom) {
   fake::MachineOptions machine;
+  machine.order = order;
+  machine.stream = 2;
   machine.devices = devices;
   machine.memory = std::size_t{64} << 20;
   fake::start(machine);
@@ -60,10 +63,24 @@ TEST(FakeBench, RunsEachLoadAloneAndBesideOthers) {
   expect_clean();
 }
 
-// All kinds of a plan's transfers, over groups of one axis each and the ends of the pipeline.
+// Two tensors of three tenths of the memory each: the second copy has no room behind the first.
+TEST(FakeBench, BeginsAnewWhereMemoryEnds) {
+  start(1);
+  {
+    const auto control = make_lone_transport(0);
+    const std::atomic<bool> stop = false;
+    const auto bench = make_cuda_bench(nullptr, *control, 0, stop);
+    const BenchLane lane{MemoryLoad{false, Bytes(bench->sizes().most.count * 6 / 10)}, 1, 2};
+    EXPECT_EQ(bench->run({&lane, 1})[0].size(), 1u);
+  }
+  expect_clean();
+}
+
+// All kinds of a plan's transfers, over groups of one axis each and the ends of the pipeline. No
+// lane begins before all can, and none is under way when they are said to have ended.
 TEST(FakeBench, CarriesTheTransfersOfAPlanOnAllRanks) {
   for (const Job& job : {job_of(2, 1, 2), job_of(1, 3, 1), job_of(1, 2, 2)}) {
-    start(job.mesh.ranks());
+    start(job.mesh.ranks(), fake::Order::kLate);
     std::mutex mutex;
     std::set<std::string> spans_of;
     bench_cuda_threads(job, [&](Bench& bench, Transport& control) {
@@ -73,7 +90,11 @@ TEST(FakeBench, CarriesTheTransfersOfAPlanOnAllRanks) {
         const BenchLane lanes[] = {{ProductLoad{16}, 4, 1}, {load, 3, 2}};
         const auto spans = bench.run(lanes);
         const std::lock_guard lock(mutex);
+        EXPECT_TRUE(fake::idle(control.rank()));
         EXPECT_EQ(spans[0].size(), 4u);
+        for (const auto& lane : spans) {
+          for (const BenchSpan& span : lane) EXPECT_TRUE(span.begin >= 0 && span.end >= span.begin);
+        }
         if (spans[1].empty()) continue;  // between the ends of the pipeline
         EXPECT_EQ(spans[1].size(), 3u);
         spans_of.insert(std::string(transfer_name(load.transfer.kind)) +

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "execute/cuda/cuda_device.h"
 #include "execute/cuda/device/event.h"
 #include "execute/cuda/device/library.h"
+#include "execute/cuda/kernels.h"
 #include "sim/base/error.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -286,6 +288,40 @@ TEST(FakeNccl, RefusesBuffersThatOverlapButNotInPlace) {
     check(cuda::nccl().ncclCommAbort(comm), "abort");
   });
   EXPECT_EQ(complaints().size(), 2u);
+}
+
+TEST(FakeNccl, FindsAKernelThatIsLoadedWhileItsCallIsUnderWay) {
+  std::latch launched(1);
+  on_two_ranks([&](int rank, ncclComm_t comm, cudaStream_t stream) {
+    float* numbers = device_floats(2);
+    const auto sum = [&] {
+      check(cuda::nccl().ncclAllReduce(numbers, numbers, 1, ncclFloat32, ncclSum, comm, stream),
+            "sum");
+    };
+    sum();
+    check(cudaStreamSynchronize(stream), "the stream");
+    if (rank == 1) launched.wait();
+    sum();
+    if (rank == 0) {
+      const cuda::Launch at{new_stream(), {}};
+      cuda::launch_convert({numbers, Dtype::kFp32, 1}, numbers + 1, Dtype::kFp32, at);
+      launched.count_down();
+    }
+    check(cudaStreamSynchronize(stream), "the stream");
+    check(cuda::nccl().ncclCommDestroy(comm), "destroy");
+  });
+  EXPECT_EQ(complaints(), Strings{"a kernel is loaded while a call of NCCL is under way"});
+}
+
+TEST(FakeNccl, HasMemoryThatOnlyItGivesBack) {
+  start({});
+  void* memory = nullptr;
+  check(cuda::nccl().ncclMemAlloc(&memory, 1), "memory");
+  check(cudaFree(memory), "what is NCCL's");
+  EXPECT_EQ(leaks(), Strings{"1 pieces of NCCL's memory"});
+  check(cuda::nccl().ncclMemAlloc(&memory, 1), "memory");
+  check(cuda::nccl().ncclMemFree(memory), "memory");
+  EXPECT_EQ(leaks(), Strings{"1 pieces of NCCL's memory"});
 }
 
 TEST(FakeMachine, IsAMachineToTheProbe) {

@@ -1,6 +1,8 @@
 // The executor of execute/cuda itself, on a machine of GPUs that are none: any plan gives the
 // losses and the bytes that it gives on the CPU, in whatever order streams get on.
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <ostream>
 #include <string>
 
@@ -70,6 +72,8 @@ std::vector<Case> cases() {
       {"unfused_bf16", qwen, 1, true, false,
        [](Plan& p) { p.fused_attention = false, p.micro_batch = 2; }},
       {"bf16_gradients", gpt, 1, true, false, [](Plan& p) { p.gradients = Dtype::kBf16; }},
+      {"gradient_copy", gpt, 2, true, false,
+       [](Plan& p) { p.data = 2, p.zero = 1, p.gradients = Dtype::kBf16, p.gradient_copy = true; }},
       {"without_clipping", llama, 1, false, false, [](Plan& p) { p.clip_gradients = false; }},
       {"recompute_full", gpt, 2, false, true, [](Plan& p) { recompute(p, Recompute::kFull); }},
       {"recompute_every2", llama, 3, false, false,
@@ -119,8 +123,8 @@ std::vector<Case> cases() {
        true},
       {"registered_interleaved2_tied", gpt, 4, false, false,
        [](Plan& p) { p.pipeline = 2, p.schedule = kInterleaved, p.virtual_stages = 2; }, true},
-      {"registered_zero3_bf16", llama, 2, true, false,
-       [](Plan& p) { p.data = 2, p.zero = 3; }, true},
+      {"registered_zero3_bf16", llama, 2, true, false, [](Plan& p) { p.data = 2, p.zero = 3; },
+       true},
   };
   for (int zero = 0; zero <= 3; ++zero) {
     out.push_back({"zero" + std::to_string(zero), zero % 2 == 0 ? gpt : llama, 2, zero == 2,
@@ -131,6 +135,15 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(Plans, FakeTraining, testing::ValuesIn(cases()),
                          [](const auto& one) { return one.param.name; });
+
+// The partial sums of a bias of 4,160 columns take more than the 4 MiB that cuBLASLt works on.
+TEST(FakeTraining, HasScratchForTheKernelThatNeedsMost) {
+  Model model = gpt(1);
+  model.ffn = 4160;
+  const Job job = lowered(model, executable_plan(kSequence, 1));
+  const ExecuteOptions options = train_options(2);
+  EXPECT_EQ(differences(job, options, run_on_fake(job, options, {}), 2e-5), "");
+}
 
 // The plan with most on its streams, in every order that there is: each stream as late as it can be
 // and as early, all at once, and graphs.
@@ -156,7 +169,8 @@ TEST(FakeTraining, DoesNotDependOnTheOrderOfStreams) {
   EXPECT_EQ(differences(job, options, run_on_fake(job, options, machine), 2e-5), "");
 }
 
-// Spans lie within the step, one for each instruction that takes time; the parts sum to the step.
+// Spans lie within the step, one for each instruction that takes time, those of a stream one after
+// the other; the parts sum to the step.
 TEST(FakeTraining, TimesWhatItDid) {
   Plan plan = executable_plan(kSequence, 4);
   plan.pipeline = 2;
@@ -171,14 +185,56 @@ TEST(FakeTraining, TimesWhatItDid) {
     ASSERT_FALSE(one.run.spans.empty());
     EXPECT_EQ(one.run.spans.size(), static_cast<std::size_t>(one.run.instructions));
     EXPECT_EQ(one.recorded.size(), 2u);
+    std::map<Stream, Instant> until;
+    Duration busy;
     for (const Span& span : one.run.spans) {
-      EXPECT_GE(span.begin, Instant());
+      EXPECT_GE(span.begin, until[span.stream]);
       EXPECT_GE(span.end, span.begin);
       EXPECT_LE(span.end, one.run.time.end + Duration(1'000'000'000));
+      until[span.stream] = span.end;
+      busy += span.end - span.begin;
     }
+    EXPECT_GT(busy, Duration());
     Duration sum;
     for (const Duration part : one.run.time.breakdown) sum += part;
     EXPECT_GT(sum, Duration());
+  }
+}
+
+// What is issued behind a Synchronize begins when all that was issued before it has ended, on every
+// stream; returns how many there were.
+int expect_waits(const Job& job, const RankRun& run) {
+  Instant latest, floor;
+  std::size_t next = 0;
+  int waits = 0;
+  for (const Call& call :
+       job.programs[static_cast<std::size_t>(job.mesh.stage(run.rank))].schedule) {
+    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
+      if (std::holds_alternative<Synchronize>(i)) floor = latest, ++waits;
+      if (!takes_time(i)) continue;
+      const Span& span = run.spans.at(next++);
+      EXPECT_GE(span.begin, floor) << "stage " << job.mesh.stage(run.rank);
+      latest = std::max(latest, span.end);
+    }
+  }
+  return waits;
+}
+
+TEST(FakeTraining, IssuesNothingUntilAllStreamsAreEmptyWhereTheHostWaits) {
+  Plan plan = executable_plan(kSequence, 4);
+  plan.pipeline = 2;
+  plan.schedule = PipelineSchedule::k1f1b;
+  plan.pass_sync = plan.optimizer_sync = true;
+  const Job job = lowered(gpt(2), plan);
+  ExecuteOptions options = train_options(2);
+  options.trace = true;
+  for (int stream = 0; stream < 4; ++stream) {
+    fake::MachineOptions machine;
+    machine.order = Order::kLate;
+    machine.stream = stream;
+    const FakeRun run = run_on_fake(job, options, machine);
+    EXPECT_EQ(differences(job, options, run, 2e-5), "");
+    for (const CudaRun& one : run.runs) EXPECT_GT(expect_waits(job, one.run), 0);
   }
 }
 
