@@ -241,7 +241,7 @@ void read_precision(const Object& object, Plan& plan) {
 
 // How long a launch takes is no matter of the plan.
 void read_host(const Object& object, Plan& plan) {
-  object.touch("launch");
+  for (const char* of_device : {"launch", "pass"}) object.touch(of_device);
   plan.p2p_sync = object.boolean("p2p_sync", plan.p2p_sync);
   plan.pass_sync = object.boolean("pass_sync", plan.pass_sync);
   plan.optimizer_sync = object.boolean("optimizer_sync", plan.optimizer_sync);

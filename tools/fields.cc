@@ -361,6 +361,10 @@ std::vector<Field> memory_fields() {
       field(Form::kTime, "host.launch", "the device's",
             "Host time to issue one kernel, collective or message.",
             "The pace of small models, whatever the device."),
+      field(Form::kTime, "host.pass", "the device's, or 0",
+            "Host time before each forward or backward pass of a chunk's micro-batch: schedule, "
+            "batch, autograd's start.",
+            "Many small passes (virtual stages) wait for the host."),
       field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
       field(Form::kSwitch, "allocator.expandable_segments", "false",
             "One growing segment a stream (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",

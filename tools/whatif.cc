@@ -258,6 +258,8 @@ void read_software(const Object& root, Device& device) {
   for (const char* of_plan : {"p2p_sync", "pass_sync", "optimizer_sync"}) host.touch(of_plan);
   device.launch = host.seconds("launch", device.launch);
   if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
+  device.pass = host.seconds("pass", device.pass);
+  if (!(device.pass >= Seconds(0))) host.fail("pass", "must not be negative");
   host.done();
 }
 
@@ -280,7 +282,8 @@ Json write_software(const Device& device) {
                 {"norm_gradients", fusion.norm_gradients},
                 {"gates", fusion.gates},
                 {"update", fusion.update}}},
-              {"host", {{"launch", exact_seconds(device.launch)}}}};
+              {"host",
+               {{"launch", exact_seconds(device.launch)}, {"pass", exact_seconds(device.pass)}}}};
 }
 
 // Bandwidths are written as they are achieved, so the efficiencies are 1.

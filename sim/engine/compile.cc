@@ -2,6 +2,8 @@
 // found by linear search.
 #include "sim/engine/compile.h"
 
+#include <algorithm>
+
 #include <utility>
 
 #include "sim/base/error.h"
@@ -104,9 +106,12 @@ class Compiler {
  private:
   void add_bodies() {
     for (const Body& body : job_.bodies) {
-      const std::size_t entry = code_.micros.size();
-      code_.entries.push_back(static_cast<std::int32_t>(entry));
+      code_.entries.push_back(static_cast<std::int32_t>(code_.micros.size()));
       instruction_ = 0;
+      if (prices_.pass > Duration() && is_pass(body)) {
+        emit(MicroKind::kPass, Stream::kCompute).duration = prices_.pass;
+      }
+      const std::size_t entry = code_.micros.size();
       for (const Instruction& instruction : body.code) {
         match(instruction, [&](const auto& i) { add(i); });
         ++instruction_;
@@ -277,6 +282,12 @@ class Compiler {
 };
 
 }  // namespace
+
+bool is_pass(const Body& body) {
+  if (body.phase != Phase::kForward && body.phase != Phase::kBackward) return false;
+  return std::any_of(body.code.begin(), body.code.end(),
+                     [](const Instruction& i) { return std::holds_alternative<Compute>(i); });
+}
 
 Code compile(const Job& job, const Prices& prices, const Mesh& mesh, bool memoise) {
   Code code = Compiler(job, prices, mesh).run();

@@ -32,6 +32,7 @@ enum class MicroKind : std::uint8_t {
   kRecord,      // other: the event's register
   kWait,        // other: the event's register
   kSynchronize,  // the host waits for all of Code::streams
+  kPass,         // the host prepares a pass for `duration`; no instruction of the Job
   kSegment,     // other: index of Code::segments; what follows may be remembered
   kSegmentEnd,  // other: the same
   kEnd,         // of the body
@@ -117,6 +118,9 @@ struct Code {
 
   std::size_t registers() const { return first_causes.size(); }
 };
+
+// A forward or backward pass: what a framework's host begins by itself (Prices::pass).
+bool is_pass(const Body& body);
 
 // `mesh` is that of the simulated ranks: Job::mesh, or its pipeline axis alone. `memoise` marks the
 // segments. Cost: linear in the text of the bodies.

@@ -219,6 +219,7 @@ Prices price(const Job& job, const Cluster& cluster) {
     slow_transfers(job, cluster, prices);
   }
   prices.issue = rounded(cluster.device.launch, "a launch");
+  prices.pass = rounded(cluster.device.pass, "the host's part of a pass");
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();
   for (const auto& [device, factor] : cluster.slow_devices) {

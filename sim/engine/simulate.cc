@@ -41,7 +41,7 @@ void check_length(const Job& job, const Prices& prices) {
   }
   std::vector<double> of_body;
   for (const Body& body : job.bodies) {
-    double sum = 0;
+    double sum = is_pass(body) ? static_cast<double>(prices.pass.picoseconds) : 0;
     const auto add = [&](Duration d) { sum += beside * static_cast<double>(d.picoseconds); };
     for (const Instruction& instruction : body.code) {
       if (const auto* c = std::get_if<Compute>(&instruction)) {

@@ -384,6 +384,7 @@ void Walk::advance(std::int32_t index) {
         break;
       case MicroKind::kWait: wait(here, *at); break;
       case MicroKind::kSynchronize: synchronize(here); break;
+      case MicroKind::kPass: here.clocks[kHostRegister] += at->duration; break;
       case MicroKind::kSegment:
         if (memo_.recall(at->other, here.clocks, here.causes, here.time->breakdown)) {
           const Segment& segment = code_.segments[static_cast<std::size_t>(at->other)];

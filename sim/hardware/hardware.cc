@@ -19,10 +19,10 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 28> kSourceKeys = {
+constexpr std::array<const char*, 29> kSourceKeys = {
     "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
     "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "multiprocessors", "cache",
-    "launch", "kernel_start", "streams",
+    "launch", "pass", "kernel_start", "streams",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
     "nic_bandwidth", "nic_efficiency", "nic_latency", "box", "nccl", "description", "name"};
@@ -303,6 +303,7 @@ Device read_device(const Document& document) {
   device.cache = root.bytes("cache");
   require_not_negative(root, "cache", static_cast<double>(device.cache.count));
   device.launch = latency(root, "launch");
+  if (root.has("pass")) device.pass = latency(root, "pass");
   device.kernel_start = latency(root, "kernel_start");
   device.one_stream = root.word("streams", false, {{"many", false}, {"one", true}});
   AttentionKernels attention;

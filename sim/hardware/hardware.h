@@ -73,6 +73,8 @@ struct Device {
   int multiprocessors = 0;                // SMs or CUs
   Bytes cache;                            // last-level cache
   Seconds launch;                         // host time to issue one kernel
+  Seconds pass;                           // and, before its kernels, to begin one forward or
+                                          // backward pass of a micro-batch
   Seconds kernel_start;                   // device time before a kernel's first useful cycle
   // It does everything in order of issue on one queue, communication too, as a processor does whose
   // cores both compute and copy: nothing overlaps.

@@ -95,6 +95,7 @@ Prices uneven_prices(const Job& job, std::int64_t issue) {
     prices.transfers.push_back(Duration(500 + 731 * static_cast<std::int64_t>(i * i % 89)));
   }
   prices.issue = Duration(issue);
+  prices.pass = Duration(issue / 2);
   return prices;
 }
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "sim/base/error.h"
+#include "sim/engine/compile.h"
 
 namespace stepcast {
 namespace {
@@ -88,7 +89,9 @@ class Graph {
     const auto other = [&](int step) { return job_.mesh.neighbour(rank, Axis::kPipeline, step); };
     const auto& program = job_.programs[static_cast<std::size_t>(job_.mesh.stage(rank))];
     for (const Call& call : program.schedule) {
-      for (const Instruction& i : job_.bodies[static_cast<std::size_t>(call.body)].code) {
+      const Body& body = job_.bodies[static_cast<std::size_t>(call.body)];
+      if (is_pass(body)) host = add(Instant(), prices_.pass, host);
+      for (const Instruction& i : body.code) {
         match(
             i,
             [&](const Compute& c) {

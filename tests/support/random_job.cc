@@ -326,6 +326,7 @@ Prices random_prices(const Job& job, std::uint64_t seed) {
   for (std::size_t i = 0; i < job.transfers.size(); ++i) prices.transfers.push_back(duration());
   constexpr std::int64_t kIssue[] = {0, 1000, 50000, 700000};
   prices.issue = Duration(kIssue[random() % 4]);
+  prices.pass = Duration(kIssue[random() % 4]);
   return prices;
 }
 

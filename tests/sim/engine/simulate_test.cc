@@ -119,6 +119,21 @@ TEST(Simulate, WaitsForTheHostWhereKernelsAreShort) {
   EXPECT_EQ(timeline.ranks[0].basis[static_cast<std::size_t>(Basis::kMeasured)], Duration(12));
 }
 
+// A pass of two kernels of 3, each issued in 10, costs the host 50 before: its kernels begin at 60
+// and 70, those of the next one at 130 and 140. The update is no pass: issued at 150.
+TEST(Simulate, BeginsAPassWhenTheHostHasPreparedIt) {
+  Text text;
+  const OpId op = text.op(3);
+  text.prices.issue = Duration(10);
+  text.prices.pass = Duration(50);
+  const BodyId pass = text.body(Phase::kForward, {kernel(op), kernel(op)});
+  const BodyId update = text.body(Phase::kOptimizer, {kernel(op)});
+  text.program({{pass, 0, 0}, {pass, 0, 1}, {update, 0, 0}});
+  const Timeline timeline = simulate(text.job, text.prices);
+  EXPECT_EQ(timeline.step, Duration(153));
+  EXPECT_EQ(timeline.instructions, 5);
+}
+
 // n micro-batches of k kernels that take 25 and are issued every 10, through two stages over wires
 // of 4. The host runs ahead: only the first launch shows, and the last message and its kernels are
 // left when the first stage is done,
