@@ -13,4 +13,6 @@ set_tests_properties(
   Checkpoints.ArePlacedBestNearTheSquareRootOfTheDepth
   Reference.FindsNothingWrongWithTheKernels
   Faults.ARankThatHangsEndsTheRun
+  FakeTraining.DoesNotDependOnTheOrderOfStreams
+  FakeTraining.IssuesNothingUntilAllStreamsAreEmptyWhereTheHostWaits
   PROPERTIES COST 10)

@@ -117,7 +117,7 @@ void DeviceRank::load_step() {
     for_residents([&](TensorId id, std::int32_t chunk) {
       if (chunk != call.chunk) return;
       const auto ids = tokens(id, call, step_, corpus_);
-      std::memcpy(out, ids.data(), ids.size_bytes());
+      if (!ids.empty()) std::memcpy(out, ids.data(), ids.size_bytes());
       out += ids.size_bytes();
     });
   }

@@ -386,6 +386,12 @@ void give_back(ncclComm_t comm) {
   made("communicators", -1);
   made("registered buffers", -static_cast<int>(comm->member->registered.size()));
   hold_memory(comm->member->device, -kBuffers);
+  // Calls hold their members, and members the communicator that holds the calls.
+  Clique& clique = *comm->member->clique;
+  if (++clique.gone == clique.present) {
+    clique.collectives.clear();
+    clique.messages.clear();
+  }
   delete comm;
 }
 

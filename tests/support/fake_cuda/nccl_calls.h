@@ -47,6 +47,7 @@ using MeetingPointer = std::shared_ptr<Meeting>;
 struct Clique {
   std::vector<std::weak_ptr<Member>> members;
   int present = 0;  // at its making
+  int gone = 0;     // gave theirs back
   std::map<std::int64_t, MeetingPointer> collectives;
   std::map<std::pair<int, int>, std::map<std::int64_t, MeetingPointer>> messages;
   int connected = 0;
