@@ -9,11 +9,7 @@
 #include "execute/cuda/mma.h"
 #include "execute/dropout.h"
 
-// GCC takes an int that counts an array's elements, known only in the instance, for a conversion.
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+STEPCAST_ELEMENT_COUNTS_BEGIN
 
 namespace stepcast::cuda {
 
@@ -79,6 +75,4 @@ STEPCAST_HD void drop_queries(const Thread& t, FragmentC (&c)[kColumns], const D
 
 }  // namespace stepcast::cuda
 
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic pop
-#endif
+STEPCAST_ELEMENT_COUNTS_END

@@ -18,11 +18,7 @@
 
 #include "execute/cuda/flash_forward.h"
 
-// GCC takes an int that counts an array's elements, known only in the instance, for a conversion.
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+STEPCAST_ELEMENT_COUNTS_BEGIN
 
 namespace stepcast::cuda {
 
@@ -279,6 +275,4 @@ struct FlashKeys {
 
 }  // namespace stepcast::cuda
 
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic pop
-#endif
+STEPCAST_ELEMENT_COUNTS_END

@@ -12,11 +12,7 @@
 #include "execute/cuda/attention_dropout.h"
 #include "execute/cuda/mma.h"
 
-// GCC takes an int that counts an array's elements, known only in the instance, for a conversion.
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#endif
+STEPCAST_ELEMENT_COUNTS_BEGIN
 
 namespace stepcast::cuda {
 
@@ -252,6 +248,4 @@ struct FlashForward {
 
 }  // namespace stepcast::cuda
 
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic pop
-#endif
+STEPCAST_ELEMENT_COUNTS_END

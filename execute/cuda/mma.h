@@ -15,9 +15,15 @@
 
 // GCC takes an int that counts an array's elements, known only in the instance, for a conversion.
 #if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wsign-conversion"
+#define STEPCAST_ELEMENT_COUNTS_BEGIN \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")
+#define STEPCAST_ELEMENT_COUNTS_END _Pragma("GCC diagnostic pop")
+#else
+#define STEPCAST_ELEMENT_COUNTS_BEGIN
+#define STEPCAST_ELEMENT_COUNTS_END
 #endif
+
+STEPCAST_ELEMENT_COUNTS_BEGIN
 
 namespace stepcast::cuda {
 
@@ -207,6 +213,4 @@ STEPCAST_HD void multiply_columns(const Thread& t, FragmentC (&c)[kTiles][kDim /
 
 }  // namespace stepcast::cuda
 
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#pragma GCC diagnostic pop
-#endif
+STEPCAST_ELEMENT_COUNTS_END

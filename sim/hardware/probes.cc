@@ -60,13 +60,7 @@ BesidePoint read_beside(const Object& object) {
   BesidePoint point;
   point.kernel = name_of(object, "kernel", beside_kernel_names());
   point.collective = name_of(object, "collective", collective_names());
-  point.ranks = static_cast<int>(object.integer("ranks", {2, kMeasuredRanksMost}));
-  point.nodes = static_cast<int>(object.integer("nodes", {1, kMeasuredRanksMost}));
-  if (point.nodes > point.ranks) {
-    object.fail("nodes", fmt::format("{} ranks cannot span {} nodes", point.ranks, point.nodes));
-  }
-  point.groups_per_node =
-      static_cast<int>(object.integer("groups_per_node", 1, {1, kMeasuredRanksMost}));
+  read_group(object, point);
   point.bytes = read_size(object);
   for (const char* key : {"kernel_factor", "collective_factor"}) object.at(key);
   point.kernel_factor = object.number("kernel_factor", 1, kFactorLeast, kFactorMost);

@@ -46,13 +46,7 @@ WireCurve read_curve(const Object& object) {
   object.at("collective");  // says that it is required
   WireCurve curve;
   curve.collective = object.word<std::string>("collective", "", words);
-  curve.ranks = static_cast<int>(object.integer("ranks", {2, kMeasuredRanksMost}));
-  curve.nodes = static_cast<int>(object.integer("nodes", {1, kMeasuredRanksMost}));
-  if (curve.nodes > curve.ranks) {
-    object.fail("nodes", fmt::format("{} ranks cannot span {} nodes", curve.ranks, curve.nodes));
-  }
-  curve.groups_per_node =
-      static_cast<int>(object.integer("groups_per_node", 1, {1, kMeasuredRanksMost}));
+  read_group(object, curve);
   curve.points = read_points(object);
   curve.samples = static_cast<int>(object.integer("samples", 1, {1, kCountMost}));
   curve.spread = object.number("spread", 0, 0, 1e6);

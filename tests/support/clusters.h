@@ -26,6 +26,22 @@ inline Cluster plain_cluster(int nodes, int devices_per_node) {
   return cluster;
 }
 
+// A device of round numbers, for what things cost on it.
+inline Device example_device() {
+  Device device;
+  device.name = "example";
+  device.memory_bandwidth = gigabytes_per_second(2000);
+  device.kernels.memory = 0.8;
+  device.matrix_rate = {{Dtype::kBf16, teraflops_per_second(300)}};
+  device.kernels.matrix.efficiency = 0.7;
+  device.vector_rate = teraflops_per_second(20);
+  device.multiprocessors = 108;
+  device.kernel_start = microseconds(2);
+  device.kernels.attention["generic"] = {0.5, 0.4};
+  device.kernels.usual_attention = "generic";
+  return device;
+}
+
 inline Mesh mesh_of(std::initializer_list<std::pair<Axis, int>> degrees) {
   Mesh mesh;
   for (const auto& [axis, degree] : degrees) mesh.degree(axis) = degree;

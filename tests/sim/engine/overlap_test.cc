@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/hardware/profile.h"
+#include "tests/support/clusters.h"
 #include "tests/support/job_builder.h"
 
 namespace stepcast {
@@ -68,22 +69,12 @@ TEST(Overlap, OfATransferThatIsWaitedForIsNone) {
 
 Cluster cluster(std::vector<BesidePoint> beside) {
   Cluster cluster;
-  Device& device = cluster.device;
-  device.name = "example";
-  device.memory_bandwidth = gigabytes_per_second(2000);
-  device.kernels.memory = 0.8;
-  device.matrix_rate = {{Dtype::kBf16, teraflops_per_second(300)}};
-  device.kernels.matrix.efficiency = 0.7;
-  device.vector_rate = teraflops_per_second(20);
-  device.multiprocessors = 108;
-  device.kernel_start = microseconds(2);
-  device.kernels.attention["generic"] = {0.5, 0.4};
-  device.kernels.usual_attention = "generic";
+  cluster.device = example_device();
   cluster.devices_per_node = 8;
   cluster.node_bandwidth = gigabytes_per_second(200);
   cluster.node_latency = microseconds(3);
   Profile profile;
-  profile.device = device.name;
+  profile.device = cluster.device.name;
   profile.probes.beside = std::move(beside);
   use_profile(cluster, std::make_shared<const Profile>(profile), "test");
   return cluster;

@@ -4,6 +4,7 @@
 #include "sim/cost/cost.h"
 #include "sim/engine/simulate.h"
 #include "sim/network/network.h"
+#include "tests/support/clusters.h"
 
 namespace stepcast {
 namespace {
@@ -13,19 +14,9 @@ struct PriceExample {
   Cluster cluster;
 
   PriceExample() {
-    Device& device = cluster.device;
-    device.name = "example";
-    device.memory_bandwidth = gigabytes_per_second(2000);
-    device.kernels.memory = 0.8;
-    device.matrix_rate = {{Dtype::kBf16, teraflops_per_second(300)}};
-    device.kernels.matrix.efficiency = 0.7;
-    device.vector_rate = teraflops_per_second(20);
-    device.multiprocessors = 108;
-    device.cache = mebibytes(40);
-    device.launch = microseconds(4);
-    device.kernel_start = microseconds(2);
-    device.kernels.attention["generic"] = {0.5, 0.4};
-    device.kernels.usual_attention = "generic";
+    cluster.device = example_device();
+    cluster.device.cache = mebibytes(40);
+    cluster.device.launch = microseconds(4);
     cluster.nodes = 1;
     cluster.devices_per_node = 8;
     cluster.node_bandwidth = gigabytes_per_second(200);
