@@ -81,6 +81,8 @@ struct Plan {
   std::int64_t tensor = 1;
   bool sequence_parallel = false;      // norms and dropouts split along the sequence (Korthikanti)
   bool tensor_overlap = true;          // backward's tensor collectives run beside weight gradients
+  std::int64_t tensor_pieces = 1;      // a layer's exchanges are moved in so many pieces beside the
+                                       // product that takes or makes them
   std::int64_t context = 1;            // degrees of context and expert other than 1 are refused
   std::int64_t expert = 1;             // until their lowering exists
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)

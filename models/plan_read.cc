@@ -10,6 +10,7 @@
 #include "models/plan.h"
 #include "models/words.h"
 #include "sim/base/error.h"
+#include "sim/program/pieces.h"
 
 namespace stepcast {
 
@@ -141,6 +142,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
   plan.tensor = object.integer("tensor", 1, kDegree);
   plan.sequence_parallel = object.boolean("sequence_parallel", plan.sequence_parallel);
   plan.tensor_overlap = object.boolean("tensor_overlap", plan.tensor_overlap);
+  plan.tensor_pieces = object.integer("tensor_pieces", plan.tensor_pieces, {1, kPiecesMax});
   for (const auto& [key, degree] :
        {std::pair{"context", &plan.context}, {"expert", &plan.expert}}) {
     *degree = object.integer(key, 1, kDegree);
@@ -269,6 +271,7 @@ Json write_parallel(const Plan& plan) {
   json["tensor"] = plan.tensor;
   json["sequence_parallel"] = plan.sequence_parallel;
   json["tensor_overlap"] = plan.tensor_overlap;
+  json["tensor_pieces"] = plan.tensor_pieces;
   json["context"] = plan.context;
   json["expert"] = plan.expert;
   json["pipeline"] = plan.pipeline;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sim/program/mesh.h"
+#include "sim/program/pieces.h"
 
 namespace stepcast {
 namespace {
@@ -219,6 +220,11 @@ std::vector<Field> batch_and_parallel_fields() {
       field(Form::kSwitch, "parallel.tensor_overlap", "true",
             "Backward's tensor collectives run beside the weight gradients.",
             "Hides a part of tensor_exposed."),
+      count("parallel.tensor_pieces", "1", {1, kPiecesMax},
+            "A layer's gathers and forward's reduce-scatters are moved in so many pieces beside "
+            "the product that takes or makes them (tp_comm_overlap of Transformer Engine, "
+            "asynchronous tensor parallelism of PyTorch). Needs sequence_parallel.",
+            "Hides most of what tensor_exposed has left; smaller products are slower."),
       count("parallel.context", "1", kDegree,
             "Ranks that share one sequence; only 1 is covered yet."),
       count("parallel.expert", "1", kDegree,

@@ -120,6 +120,16 @@ TEST(Plan, GivesOneMicroBatchToEachRankWhereNoGlobalBatchIsGiven) {
   EXPECT_EQ(plan.micro_batches(), 1);
 }
 
+TEST(Plan, MovesInEqualPiecesWhatSequenceParallelismExchanges) {
+  const std::string head = R"({"batch": {"sequence_length": 64}, "parallel": {"tensor": 2, )";
+  EXPECT_EQ(read(head + R"("sequence_parallel": true, "tensor_pieces": 4}})").tensor_pieces, 4);
+  EXPECT_THAT(error_of(head + R"("tensor_pieces": 4}})"), HasSubstr("sequence_parallel"));
+  EXPECT_THAT(error_of(head + R"("sequence_parallel": true, "tensor_pieces": 3}})"),
+              HasSubstr("64 tokens"));
+  EXPECT_THAT(error_of(head + R"("sequence_parallel": true, "tensor_pieces": 65}})"),
+              HasSubstr("64"));
+}
+
 TEST(Plan, ReadsEverySection) {
   const Plan plan = read(R"({
       "batch": {"sequence_length": 8192, "micro": 2, "global": 2048},
