@@ -320,6 +320,16 @@ Mesh Plan::mesh() const {
   return mesh;
 }
 
+bool softmax_is_fused(const Plan& plan, const Model& model) {
+  if (plan.softmax == SoftmaxKernels::kFused) return true;
+  const std::int64_t columns = plan.sequence_length;
+  const std::int64_t longest = plan.softmax == SoftmaxKernels::kMegatron ? 2048 : 4096;
+  const std::int64_t a_block = columns <= 128 ? 8 : 4;
+  const std::int64_t sequences = plan.micro_batch * (model.heads / plan.tensor);
+  return plan.compute != Dtype::kFp32 && columns > 16 && columns <= longest && columns % 4 == 0 &&
+         sequences % a_block == 0;
+}
+
 std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
   const std::int64_t unit = plan.vocabulary_multiple * plan.tensor;
   return (model.vocabulary + unit - 1) / unit * unit;

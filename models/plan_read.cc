@@ -46,6 +46,10 @@ const std::vector<std::pair<std::string, CrossEntropy>> kLosses = {
     {"megatron", CrossEntropy::kMegatron},
     {"megatron_fused", CrossEntropy::kMegatronFused},
     {"transformer_engine", CrossEntropy::kTransformerEngine}};
+const std::vector<std::pair<std::string, SoftmaxKernels>> kSoftmaxes = {
+    {"fused", SoftmaxKernels::kFused},
+    {"megatron", SoftmaxKernels::kMegatron},
+    {"megatron_core", SoftmaxKernels::kMegatronCore}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
 
 // The strings of an array, each one of `words`.
@@ -313,6 +317,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.vocabulary_multiple =
       what_if.integer("vocabulary_multiple", plan.vocabulary_multiple, kVocabularyMultiple);
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
+  plan.softmax = what_if.word("softmax", plan.softmax, kSoftmaxes);
   plan.loss = what_if.word("loss", plan.loss, kLosses);
   plan.dropout = what_if.boolean("dropout", model.dropout);
   plan.dropout_rate =
@@ -356,6 +361,7 @@ Json write_plan(const Plan& plan) {
                        {"gradient_copy", word_of(plan.gradient_copy, kCopies)}};
   json["vocabulary_multiple"] = plan.vocabulary_multiple;
   json["attention"] = word_of(plan.fused_attention, kAttentions);
+  json["softmax"] = word_of(plan.softmax, kSoftmaxes);
   json["loss"] = word_of(plan.loss, kLosses);
   json["dropout"] = plan.dropout;
   json["dropout_rate"] = plan.dropout_rate;

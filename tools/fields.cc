@@ -322,6 +322,11 @@ std::vector<Field> memory_fields() {
       word("attention", "\"fused\"", "fused unfused",
            "Fused (flash) attention, or scores and softmax in memory.",
            "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
+      word("softmax", "\"fused\"", "fused megatron megatron_core",
+           "The softmax of unfused attention: one kernel; or Megatron-LM's or Megatron-Core's, "
+           "which gives way to PyTorch's where a rank's sequences times heads are no multiple of 4 "
+           "(8 up to 128 tokens) or the sequence is beyond 2,048 (Core: 4,096) tokens.",
+           "Four more kernels over fp32 scores forward, five backward (Core: one and two)."),
       field(Form::kText, "attention_kernel", "null",
             "The implementation of fused attention, one that the device's profile describes: "
             "flash1, flash2, flash3, cudnn ...; null: its usual one.",

@@ -434,12 +434,13 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   const Document document = filled_in(given, base);
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name",         "framework",        "model",     "cluster",
-                          "profile",      "profile_basis",    "batch",     "parallel",
-                          "sharding",     "recompute",        "precision", "vocabulary_multiple",
-                          "attention",    "attention_kernel", "loss",      "dropout",
-                          "dropout_rate", "clip_gradients",   "fusion",    "host",
-                          "allocator",    "buffers",          "expect",    "train"}) {
+  for (const char* key : {"name",      "framework",        "model",     "cluster",
+                          "profile",   "profile_basis",    "batch",     "parallel",
+                          "sharding",  "recompute",        "precision", "vocabulary_multiple",
+                          "attention", "attention_kernel", "softmax",   "loss",
+                          "dropout",   "dropout_rate",     "fusion",    "clip_gradients",
+                          "host",      "allocator",        "buffers",   "expect",
+                          "train"}) {
     root.touch(key);
   }
   root.done();

@@ -116,6 +116,12 @@ void add_tensor_parallel(Cases& cases) {
   cases.add("tensor2_unfused", qwen, 2, [](Plan& p) {
     p.tensor = 2, p.fused_attention = false, p.micro_batch = 2;
   });
+  cases.add("softmax_of_megatron", gpt, 2,
+            [](Plan& p) { p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatron; });
+  cases.add("tensor2_softmax_of_core_selective", gpt, 2, [](Plan& p) {
+    p.tensor = 2, p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatronCore;
+    p.recompute = Recompute::kSelective;
+  });
 }
 
 void add_pipelines(Cases& cases) {
