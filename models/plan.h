@@ -107,6 +107,8 @@ struct Plan {
   // sharding
   int zero = 0;                        // 0 plain data parallel, 1-3 ZeRO stages (3 = FSDP)
   Bytes bucket = Bytes(200'000'000);   // gradients reduced (and, in ZeRO-3, units gathered) at once
+  bool all_reduce = false;             // ZeRO-1: whole gradients reach every rank, though it
+                                       // updates a share only; else their share (reduce-scatter)
   bool overlap = true;                 // gradient reduction beside backward, gathers beside compute
   std::int64_t prefetch = 1;           // ZeRO-3: units gathered ahead
   std::int64_t shard_group = 0;        // hybrid sharding: ranks that share one copy; 0: all of data

@@ -179,6 +179,7 @@ void read_batch(const Object& object, Plan& plan) {
 void read_sharding(const Object& object, Plan& plan) {
   plan.zero = static_cast<int>(object.integer("zero", 0, {0, 3}));
   plan.bucket = object.bytes("bucket", plan.bucket);
+  plan.all_reduce = object.boolean("all_reduce", plan.all_reduce);
   plan.overlap = object.boolean("overlap", plan.overlap);
   plan.prefetch = object.integer("prefetch", plan.prefetch, kPrefetch);
   plan.shard_group = object.integer("shard_group", 0, {0, kRanksMax});
@@ -346,6 +347,7 @@ Json write_plan(const Plan& plan) {
   json["parallel"] = write_parallel(plan);
   json["sharding"] = {{"zero", plan.zero},
                       {"bucket", exact_bytes(plan.bucket)},
+                      {"all_reduce", plan.all_reduce},
                       {"overlap", plan.overlap},
                       {"prefetch", plan.prefetch},
                       {"shard_group", plan.shard_group},

@@ -250,6 +250,7 @@ void read_software(const Object& root, Device& device) {
   Fusion& fusion = device.kernels.fusion;
   fusion.bias_gradients = object.boolean("bias_gradients", fusion.bias_gradients);
   fusion.accumulation = object.boolean("accumulation", fusion.accumulation);
+  fusion.accumulation_cast = object.boolean("accumulation_cast", fusion.accumulation_cast);
   fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
   fusion.gates = object.boolean("gates", fusion.gates);
   fusion.update = object.boolean("update", fusion.update);
@@ -279,6 +280,7 @@ Json write_software(const Device& device) {
   return Json{{"fusion",
                {{"bias_gradients", fusion.bias_gradients},
                 {"accumulation", fusion.accumulation},
+                {"accumulation_cast", fusion.accumulation_cast},
                 {"norm_gradients", fusion.norm_gradients},
                 {"gates", fusion.gates},
                 {"update", fusion.update}}},

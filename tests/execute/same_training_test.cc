@@ -74,6 +74,8 @@ void add_data_parallel(Cases& cases) {
     cases.add(name + "_hybrid", llama, 2,
               [&](Plan& p) { p.data = 4, p.zero = zero, p.shard_group = 2; });
   }
+  cases.add("zero1_whole_gradients", gpt, 2,
+            [](Plan& p) { p.data = 4, p.zero = 1, p.all_reduce = true; });
   // Three does not divide what it shards: padding.
   cases.add("zero1_small_buckets", qwen, 3, [](Plan& p) {
     p.data = 4, p.zero = 1, p.bucket = Bytes(4000);

@@ -56,6 +56,7 @@ Case random_case(std::mt19937& random) {
   p.data = pick({1, 2, 4});
   p.zero = static_cast<int>(random() % 4);
   p.shard_group = p.data == 4 && random() % 2 == 0 ? 2 : 0;
+  p.all_reduce = random() % 2 == 0;
   p.bucket = Bytes(pick({1, 20'000, 200'000'000}));
   p.overlap = random() % 2 == 0;
   p.prefetch = pick({0, 1, 2, 5});

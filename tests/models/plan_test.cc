@@ -139,7 +139,7 @@ TEST(Plan, ReadsEverySection) {
                    "scatter_gather": false,
                    "order": ["tensor", "pipeline", "data"]},
       "sharding": {"zero": 3, "bucket": "150 MB", "overlap": false, "prefetch": 2,
-                   "shard_group": 8, "reshard_after_forward": false},
+                   "all_reduce": true, "shard_group": 8, "reshard_after_forward": false},
       "recompute": "selective",
       "precision": {"compute": "fp16", "gradients": "fp16", "master": "fp32", "moments": "bf16",
                     "gradient_copy": "fp32"},
@@ -160,6 +160,7 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_EQ(plan.bucket, Bytes(150'000'000));
   EXPECT_EQ(plan.prefetch, 2);
   EXPECT_FALSE(plan.overlap || plan.reshard_after_forward);
+  EXPECT_TRUE(plan.all_reduce);
   EXPECT_EQ(plan.recompute, Recompute::kSelective);
   EXPECT_EQ(plan.compute, Dtype::kFp16);
   EXPECT_EQ(plan.moments, Dtype::kBf16);
