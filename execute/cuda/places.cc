@@ -135,6 +135,12 @@ std::size_t stuck_instructions(const Job& job, const std::vector<StagePlaces>& p
   return Rendezvous(job, places, ahead).stuck();
 }
 
+StagePlaces place_stage(const Job& job, const Program& program, std::size_t hold) {
+  MemoryPlan memory = plan_memory(job, program, kCudaAlignment, {true, hold});
+  std::vector<Fence> fences = plan_fences(job, program, memory);
+  return {std::move(memory), std::move(fences)};
+}
+
 std::vector<StagePlaces> plan_places(const Job& job) {
   std::size_t receives = 0;
   for (const Program& program : job.programs) {
@@ -147,9 +153,7 @@ std::vector<StagePlaces> plan_places(const Job& job) {
   for (std::size_t hold = 0;; hold = std::max<std::size_t>(1, 2 * hold)) {
     std::vector<StagePlaces> places;
     for (const Program& program : job.programs) {
-      MemoryPlan memory = plan_memory(job, program, kCudaAlignment, {true, hold});
-      std::vector<Fence> fences = plan_fences(job, program, memory);
-      places.push_back({std::move(memory), std::move(fences)});
+      places.push_back(place_stage(job, program, hold));
     }
     if (stuck_instructions(job, places, 1) == 0) return places;
     if (hold > receives) break;

@@ -30,6 +30,9 @@ struct StagePlaces {
 std::size_t stuck_instructions(const Job& job, const std::vector<StagePlaces>& places,
                                std::size_t ahead);
 
+// Of one stage, with so many receives held (MessagePlaces).
+StagePlaces place_stage(const Job& job, const Program& program, std::size_t hold);
+
 // Of each stage, with the least places held (MessagePlaces) with which all ranks get to the end,
 // even if each host waits for every kernel. Throws Error where there are none: stages that wait
 // until what they sent has left, by the plan itself, and never come to their receives.

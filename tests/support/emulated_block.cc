@@ -1,11 +1,17 @@
 // Fibers begin as ucontexts and are switched by _setjmp and _longjmp, which ask nothing of the
-// system (swapcontext asks for the signal mask, twice); under a sanitizer, which has to see new
-// stacks coming, by swapcontext. They are kept from one block, and one kernel, to the next: a fiber
-// that is done waits for another thread to be.
+// system (swapcontext asks for the signal mask, twice). The address sanitizer is told of each
+// switch (common_interface_defs.h), so that it knows the stack: its own swapcontext and longjmp
+// forget what they have poisoned there, which takes long and finds less. The thread sanitizer knows
+// swapcontext alone. Fibers are kept from one block, and one kernel, to the next: a fiber that is
+// done waits for another thread to be.
 #include "tests/support/emulated_block.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <ucontext.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
@@ -30,18 +36,51 @@ struct Copy {
 // A stack and where it is at.
 struct Flow {
   ucontext_t context{};
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+  void change(Flow& to) { swapcontext(&context, &to.context); }
+  void arrive() {}
+#else
   jmp_buf jump{};
   bool has_run = false;
 
   void change(Flow& to) {
+    depart(to);
     has_run = true;
-    if (_setjmp(jump) != 0) return;
-    if (to.has_run) _longjmp(to.jump, 1);
-    setcontext(&to.context);
+    if (_setjmp(jump) == 0) {
+      if (to.has_run) jump_to(to.jump);
+      setcontext(&to.context);
+    }
+    arrive();
+  }
+#if defined(__SANITIZE_ADDRESS__)
+  const void* bottom = nullptr;  // of the stack; known when somebody leaves it
+  std::size_t bytes = 0;
+  void* fake_stack = nullptr;
+
+  static Flow*& departed() {
+    static thread_local Flow* flow = nullptr;
+    return flow;
+  }
+  void depart(const Flow& to) {
+    departed() = this;
+    __sanitizer_start_switch_fiber(&fake_stack, to.bottom, to.bytes);
+  }
+  void arrive() {
+    Flow& from = *departed();
+    __sanitizer_finish_switch_fiber(fake_stack, &from.bottom, &from.bytes);
+  }
+  // The C library's own.
+  static void jump_to(jmp_buf& to) {
+    using Jump = void (*)(jmp_buf, int);
+    static const auto jump =
+        reinterpret_cast<Jump>(dlsym(dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD), "_longjmp"));
+    jump(to, 1);
   }
 #else
-  void change(Flow& to) { swapcontext(&context, &to.context); }
+  void depart(const Flow&) {}
+  void arrive() {}
+  static void jump_to(jmp_buf& to) { _longjmp(to, 1); }
+#endif
 #endif
 };
 
@@ -81,11 +120,14 @@ class EmulatedBlock final : public HostLanes {
         shared_(static_cast<std::size_t>(geometry.shared_bytes) + 128) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(geometry.threads); ++i) {
       fibers_.push_back(take_fiber());
-      order_.push_back(i);
+      fibers_[i]->thread.thread = static_cast<int>(i);
+      threads_.push_back(fibers_[i].get());
     }
+    order_ = threads_;
     if (order == WarpOrder::kDown) {
-      std::stable_sort(order_.begin(), order_.end(),
-                       [](std::size_t a, std::size_t b) { return a / kWarp > b / kWarp; });
+      std::stable_sort(order_.begin(), order_.end(), [](const Fiber* a, const Fiber* b) {
+        return a->thread.warp() > b->thread.warp();
+      });
     }
   }
 
@@ -103,6 +145,7 @@ class EmulatedBlock final : public HostLanes {
     at_block_ = 0;
     live_ = fibers_.size();
     at_ = 0;
+    current_ = order_[0];
     host_lanes() = this;
     main_.change(current().flow);
     host_lanes() = nullptr;
@@ -136,8 +179,8 @@ class EmulatedBlock final : public HostLanes {
       if (meeting == Meeting::kLoadMatrices) count_conflicts(slots);
       warp.arrived = 0;
       warp.parity ^= 1;
-      const auto first = static_cast<std::size_t>(t.warp()) * kWarp;
-      for (std::size_t i = first; i < first + kWarp; ++i) fibers_[i]->waiting = false;
+      Fiber* const* lanes = threads_.data() + static_cast<std::ptrdiff_t>(t.warp()) * kWarp;
+      for (int i = 0; i < kWarp; ++i) lanes[i]->waiting = false;
     }
     return slots;
   }
@@ -169,7 +212,7 @@ class EmulatedBlock final : public HostLanes {
   EmulatedRun result;
 
  private:
-  Fiber& current() { return *fibers_[order_[at_]]; }
+  Fiber& current() { return *current_; }
 
   static std::unique_ptr<Fiber> take_fiber() {
     if (!idle_fibers().empty()) {
@@ -184,6 +227,10 @@ class EmulatedBlock final : public HostLanes {
     context.uc_stack.ss_sp = fiber->stack.get();
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+    fiber->flow.bottom = fiber->stack.get();
+    fiber->flow.bytes = kStackBytes;
+#endif
     makecontext(&context, &EmulatedBlock::start, 0);
     return fiber;
   }
@@ -194,6 +241,7 @@ class EmulatedBlock final : public HostLanes {
   }
 
   static void start() {
+    static_cast<EmulatedBlock*>(host_lanes())->current().flow.arrive();
     for (;;) {
       auto* self = static_cast<EmulatedBlock*>(host_lanes());
       self->body_(self->current().thread);
@@ -224,22 +272,24 @@ class EmulatedBlock final : public HostLanes {
   // To the next fiber that can run, of this warp first: a warp gets as far ahead of the others as
   // the barriers let it.
   void go_on() {
-    Fiber& from = current();
-    const std::size_t warp = at_ / kWarp * kWarp;
+    Fiber* const* order = order_.data();
+    const std::size_t warp = at_ / kWarp * kWarp, threads = order_.size();
     for (std::size_t i = 0; i < kWarp; ++i) {
       at_ = at_ + 1 < warp + kWarp ? at_ + 1 : warp;
-      if (can_run(current())) return change(from, current());
+      if (can_run(*order[at_])) return change(*order[at_]);
     }
     at_ = warp + kWarp - 1;
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      at_ = at_ + 1 < order_.size() ? at_ + 1 : 0;
-      if (can_run(current())) return change(from, current());
+    for (std::size_t i = 0; i < threads; ++i) {
+      at_ = at_ + 1 < threads ? at_ + 1 : 0;
+      if (can_run(*order[at_])) return change(*order[at_]);
     }
     fail("all threads wait");
   }
 
   static bool can_run(const Fiber& fiber) { return !fiber.done && !fiber.waiting; }
-  static void change(Fiber& from, Fiber& to) {
+  void change(Fiber& to) {
+    Fiber& from = *current_;
+    current_ = &to;
     if (&to != &from) from.flow.change(to.flow);
   }
 
@@ -270,8 +320,9 @@ class EmulatedBlock final : public HostLanes {
   Fibers fibers_;
   std::vector<Warp> warps_;
   std::vector<unsigned char> shared_;
-  std::vector<std::size_t> order_;
-  std::size_t at_ = 0;  // in order_
+  std::vector<Fiber*> threads_, order_;  // by number; in the order in which they run
+  std::size_t at_ = 0;                   // in order_
+  Fiber* current_ = nullptr;             // there
   std::size_t at_block_ = 0, live_ = 0;
   Flow main_;
   std::string trouble_;

@@ -30,7 +30,7 @@ std::vector<bool> used_streams(const Job& job, const Program& program) {
 }  // namespace
 
 DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-                       Transport& control, int device, const CudaOptions& cuda,
+                       Transport& control, int device, const CudaOptions& cuda, StagePlaces places,
                        const std::atomic<bool>& stop)
     : BoundJob(job, control.rank()),
       options_(options),
@@ -50,7 +50,7 @@ DeviceRank::DeviceRank(const Job& job, const ExecuteOptions& options, const Corp
                      Bytes(static_cast<std::int64_t>(all - free))});
   run_.rank = rank_;
   open_streams();
-  plan_places();
+  take_places(std::move(places));
   place_residents();
   rehearse();
   if (!cuda.alone) groups_.emplace(job, rank_, control, stop_, memory_);

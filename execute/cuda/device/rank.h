@@ -37,9 +37,9 @@ struct StepState {
 
 class DeviceRank : private BoundJob {
  public:
-  // `stop`: another rank of this process failed; whoever waits gives up.
+  // `places`: of its stage. `stop`: another rank of this process failed; whoever waits gives up.
   DeviceRank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-             Transport& control, int device, const CudaOptions& cuda,
+             Transport& control, int device, const CudaOptions& cuda, StagePlaces places,
              const std::atomic<bool>& stop);
   ~DeviceRank();
 
@@ -51,7 +51,7 @@ class DeviceRank : private BoundJob {
 
   cudaStream_t stream(Stream s) const { return streams_[static_cast<std::size_t>(s)].get(); }
   void open_streams();
-  void plan_places();
+  void take_places(StagePlaces stage);
   void place_residents();
   void rehearse();
   void register_arena();

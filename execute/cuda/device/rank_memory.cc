@@ -13,14 +13,13 @@
 namespace stepcast::cuda {
 
 // The arena is the Job's; behind it in the same block lies what kernels and cuBLASLt scratch on.
-void DeviceRank::plan_places() {
+void DeviceRank::take_places(StagePlaces stage) {
   int device = 0;
   cudaDeviceProp properties;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  StagePlaces mine = cuda::plan_places(job_)[static_cast<std::size_t>(stage_)];
-  MemoryPlan places = std::move(mine.memory);
-  fences_ = std::move(mine.fences);
+  MemoryPlan places = std::move(stage.memory);
+  fences_ = std::move(stage.fences);
   for (std::size_t i = 0; i < fences_.size(); ++i) {
     fence_events_.emplace_back(false);
     fences_after_.emplace(fences_[i].after, i);

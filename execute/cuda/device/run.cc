@@ -17,9 +17,9 @@ namespace stepcast {
 namespace {
 
 CudaRun run_on(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-               Transport& control, int device, const CudaOptions& cuda,
+               Transport& control, int device, const CudaOptions& cuda, cuda::StagePlaces places,
                const std::atomic<bool>& stop) {
-  cuda::DeviceRank rank(job, options, corpus, control, device, cuda, stop);
+  cuda::DeviceRank rank(job, options, corpus, control, device, cuda, std::move(places), stop);
   for (std::int64_t step = 0; step < options.steps; ++step) rank.step();
   return rank.finish();
 }
@@ -61,15 +61,22 @@ void on_threads(int ranks, Function function) {
 CudaRun run_cuda_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                       Transport& control, int device, const CudaOptions& cuda) {
   std::atomic<bool> stop = false;  // the launcher ends the processes of the others
-  return run_on(job, options, corpus, control, device, cuda, stop);
+  const auto stage = static_cast<std::size_t>(job.mesh.stage(control.rank()));
+  // What nobody sends and nobody receives keeps no rank waiting.
+  cuda::StagePlaces places = cuda.alone ? cuda::place_stage(job, job.programs[stage], 0)
+                                        : std::move(cuda::plan_places(job)[stage]);
+  return run_on(job, options, corpus, control, device, cuda, std::move(places), stop);
 }
 
 std::vector<CudaRun> run_cuda_threads(const Job& job, const ExecuteOptions& options,
                                       const Corpus& corpus, const CudaOptions& cuda) {
+  const std::vector<cuda::StagePlaces> places = cuda::plan_places(job);
   std::vector<CudaRun> runs(static_cast<std::size_t>(job.mesh.ranks()));
   on_threads(job.mesh.ranks(), [&](Transport& control, std::atomic<bool>& stop) {
     const int rank = control.rank();
-    runs[static_cast<std::size_t>(rank)] = run_on(job, options, corpus, control, rank, cuda, stop);
+    const auto stage = static_cast<std::size_t>(job.mesh.stage(rank));
+    runs[static_cast<std::size_t>(rank)] =
+        run_on(job, options, corpus, control, rank, cuda, places[stage], stop);
   });
   return runs;
 }

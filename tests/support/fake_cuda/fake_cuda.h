@@ -86,8 +86,10 @@ void complain(std::string what);                     // REQUIRES: the mutex
 void hold_memory(int device, std::ptrdiff_t bytes);  // by a library; REQUIRES: the mutex
 // Something outside the streams changed: who waits looks again. REQUIRES: the mutex.
 void changed();
-// Puts work on a stream; waits where that is full.
-cudaError_t enqueue(cudaStream_t stream, const Issue& issue);
+// Puts work on a stream; waits where that is full. The stream's device's memory is open to it;
+// where it `asks`, none is until it calls open_memory().
+cudaError_t enqueue(cudaStream_t stream, const Issue& issue, bool asks = false);
+void open_memory(int device);  // until nothing runs; REQUIRES: an attempt calls
 // Until `done`, carrying out work meanwhile; false if nothing moves for too long.
 // REQUIRES: the mutex, in `lock`.
 bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);

@@ -50,12 +50,14 @@ void Machine::append(CUstream_st& stream, const Issue& issue) {
   if (options.order == Order::kAtOnce) run([] { return false; });
 }
 
-void Machine::touchable(bool yes) {
-  open = yes;
+void Machine::protect(int device, bool yes) {
+  char& is_open = open[static_cast<std::size_t>(device)];
+  if ((is_open == 0) == yes) return;
+  is_open = yes ? 0 : 1;
   for (const auto& [address, one] : memory) {
-    if (one.device < 0) continue;
+    if (one.device != device) continue;
     mprotect(const_cast<unsigned char*>(address), one.mapped_bytes,
-             yes ? PROT_READ | PROT_WRITE : PROT_NONE);
+             yes ? PROT_NONE : PROT_READ | PROT_WRITE);
   }
 }
 
@@ -100,10 +102,9 @@ bool Machine::step() {
 
 bool Machine::run(const std::function<bool()>& done) {
   if (done()) return true;
-  touchable(true);
   bool reached = false;
   while (!reached && step()) reached = done();
-  touchable(false);
+  for (int device = 0; device < options.devices; ++device) protect(device, true);
   std::erase_if(streams, [](const auto& one) { return one->closed && one->queue.empty(); });
   return reached;
 }
@@ -146,6 +147,7 @@ void Machine::reset(const MachineOptions& from) {
   next_number.assign(devices, 0);
   held.assign(devices, kContext);
   under_way.assign(devices, 0);
+  open.assign(devices, 0);
   loaded.clear();
   living.clear();
   call_counts.clear();
@@ -251,7 +253,7 @@ bool wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>&
   }
 }
 
-cudaError_t enqueue(cudaStream_t stream, const Issue& issue) {
+cudaError_t enqueue(cudaStream_t stream, const Issue& issue, bool asks) {
   Machine& m = machine();
   std::unique_lock lock(m.mutex);
   CUstream_st* on = m.find(stream, chosen_device);
@@ -260,8 +262,9 @@ cudaError_t enqueue(cudaStream_t stream, const Issue& issue) {
       !wait_until(lock, [&] { return on->queue.size() < m.options.depth; })) {
     return cudaErrorLaunchTimeout;
   }
-  m.append(*on, [issue] {
-    return [attempt = issue()] {
+  m.append(*on, [issue, asks, device = on->device] {
+    return [attempt = issue(), asks, device] {
+      if (!asks) open_memory(device);
       if (!attempt()) return false;
       ++machine().work;
       return true;
@@ -269,6 +272,8 @@ cudaError_t enqueue(cudaStream_t stream, const Issue& issue) {
   });
   return cudaSuccess;
 }
+
+void open_memory(int device) { machine().protect(device, false); }
 
 bool owns(int device, const void* memory, std::size_t bytes) {
   const Allocation* found = machine().allocation(memory, bytes);

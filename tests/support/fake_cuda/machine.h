@@ -105,7 +105,7 @@ struct Machine {
   std::int64_t progress = 0, work = 0;
   std::int64_t seen = -1;  // the progress, and since when
   double seen_at = 0;
-  bool open = false;  // the devices' memory can be touched
+  std::vector<char> open;  // by device: its memory can be touched
 
   // The stream that a handle means; null for one that is none.
   CUstream_st* find(cudaStream_t stream, int device);
@@ -116,7 +116,7 @@ struct Machine {
   std::vector<CUstream_st*> candidates();
   bool idle(int device) const;
   bool stuck();  // nothing has moved for long; asked by who waits
-  void touchable(bool yes);
+  void protect(int device, bool yes);
   Allocation* allocation(const void* address, std::size_t bytes);
   std::size_t used(int device) const;
   void release(std::map<const unsigned char*, Allocation>::iterator it);

@@ -88,6 +88,7 @@ std::vector<float> reduced(const Meeting& meeting, std::size_t count) {
 }
 
 void carry_out(const Meeting& meeting) {
+  for (const auto& call : meeting.come) open_memory(call->member->device);
   const Call& first = *meeting.come[0];
   const bool wide = first.type == ncclFloat32;
   const std::size_t count = first.count, bytes = count * size_of(first.type);
@@ -305,6 +306,7 @@ class Operation {
     const std::size_t bytes = call.count * size_of(call.type);
     if (call.kind == Kind::kSend && bytes <= eager_bytes()) {
       const auto* from = static_cast<const unsigned char*>(call.send);
+      open_memory(member.device);
       meeting.message.assign(from, from + bytes);
       meeting.left = true;
     }
@@ -346,9 +348,10 @@ ncclResult_t issue(const std::vector<Call>& calls) {
     const std::lock_guard lock(mutex());
     return refuse("a group on several streams, which this machine does not know");
   }
-  const cudaError_t status = enqueue(calls[0].stream, [calls] {
-    return [operation = std::make_shared<Operation>(calls)] { return operation->attempt(); };
-  });
+  const auto operation = [calls] {
+    return [one = std::make_shared<Operation>(calls)] { return one->attempt(); };
+  };
+  const cudaError_t status = enqueue(calls[0].stream, operation, true);
   return status == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
