@@ -400,7 +400,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
              {"precision", std::move(precision)},
              {"attention", attention_question(row)},
              {"loss", loss_question(row)},
-             {"allocator", allocator_question(row)}};
+             {"allocator", Json::object()}};
   if (const auto stated = count_of(flags_of(row), "make-vocab-size-divisible-by")) {
     what_if["vocabulary_multiple"] = *stated;
   }
@@ -418,6 +418,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
     const Json buffers = buffers_question(row, engine != nullptr && *engine == true, device);
     if (!buffers.empty()) what_if["buffers"] = buffers;
   }
+  ask_deterministic(row, framework, what_if);
   // Megatron-Core's own CUDA graphs, of layers or of the whole iteration: the host issues those.
   const Json& recipe = section_of(section_of(section_of(row, "software"), "extra"), "recipe");
   if (text_of(recipe, "cuda_graph_impl") == "local") what_if["host"]["launch"] = "0 us";

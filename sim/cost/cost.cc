@@ -111,8 +111,9 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
     ++passes.kernels;
   }
   if (g.accumulate && !fusion.accumulation) {
-    passes.bytes += 2 * count(g.m, g.n) * static_cast<double>(dtype_size(g.dtype));
-    ++passes.kernels;
+    const int more = fusion.gradient_fill ? 2 : 1;
+    passes.bytes += (1 + more) * count(g.m, g.n) * static_cast<double>(dtype_size(g.dtype));
+    passes.kernels += more;
   }
   return passes;
 }

@@ -236,6 +236,8 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   EXPECT_EQ(more(weights, &Fusion::accumulation), 0);
   weights.accumulate = true;
   EXPECT_NEAR(more(weights, &Fusion::accumulation), 2 * 2 * 4096 * 1024 / 1e12 + 2.7e-6, 1e-9);
+  device.kernels.fusion.gradient_fill = true;  // says nothing of what is added in place
+  EXPECT_NEAR(more(weights, &Fusion::accumulation), 3 * 2 * 4096 * 1024 / 1e12 + 4.7e-6, 1e-9);
   EXPECT_EQ(more(weights, &Fusion::bias_gradients), 0);
   weights.bias = true;
   EXPECT_NEAR(more(weights, &Fusion::bias_gradients), 2.0 * 4096 * 8192 / 1e12 + 2.7e-6, 1e-9);
