@@ -80,6 +80,13 @@ bool local_layers(const Json& row) {
   return layers.ends_with("/local") || text_of(flags_of(row), "transformer-impl") == "local";
 }
 
+// A GPT of today's configurations drops out unless it is said not to.
+bool drops_out(const Json& what_if) {
+  if (const Json* said = value_at(what_if, "dropout")) return *said == true;
+  const Json* style = value_at(what_if, "model.style");
+  return style != nullptr && *style == "gpt";
+}
+
 }  // namespace
 
 Json precision_question(const Json& row, std::vector<std::string>& assumed) {
@@ -176,10 +183,21 @@ Json loss_question(const Json& row) {
 
 // Deterministic algorithms of PyTorch need CUBLAS_WORKSPACE_CONFIG, :4096:8 in Megatron-LM's tests.
 // Its own layers fill what Transformer Engine's do, but for products: those are torch.matmul.
-void ask_deterministic(const Json& row, const Framework* framework, Json& what_if) {
+//
+// On Blackwell cuDNN has no backward of attention with dropout that is the same again, so
+// Transformer Engine (common/fused_attn/fused_attn.cpp, "determinism on Blackwell") leaves it to
+// flash-attn 2.
+void ask_deterministic(const Json& row, const Framework* framework, const Device& device,
+                       Json& what_if) {
   if (switch_of(flags_of(row), "deterministic-mode") != true) return;
   what_if["deterministic"] = true;
   what_if["allocator"]["blas_workspace"] = "32 MiB";
+  const bool blackwell = device.nccl && device.nccl->generation == NcclGeneration::kBlackwell;
+  const Json* kernel = value_at(what_if, "attention_kernel");
+  const bool cudnn = kernel != nullptr && *kernel == "cudnn";
+  if (blackwell && cudnn && drops_out(what_if) && device.kernels.attention.contains("flash2")) {
+    what_if["attention_kernel"] = "flash2";
+  }
   const Json* filled = framework == nullptr ? nullptr : value_at(framework->defaults, "filled");
   if (filled == nullptr || !local_layers(row)) return;
   what_if["filled"] = Json::array();

@@ -418,12 +418,12 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
     const Json buffers = buffers_question(row, engine != nullptr && *engine == true, device);
     if (!buffers.empty()) what_if["buffers"] = buffers;
   }
-  ask_deterministic(row, framework, what_if);
   // Megatron-Core's own CUDA graphs, of layers or of the whole iteration: the host issues those.
   const Json& recipe = section_of(section_of(section_of(row, "software"), "extra"), "recipe");
   if (text_of(recipe, "cuda_graph_impl") == "local") what_if["host"]["launch"] = "0 us";
   const Json& extra = section_of(section_of(row, "model"), "extra");
   if (const auto dropout = switch_of(extra, "dropout")) what_if["dropout"] = *dropout;
+  ask_deterministic(row, framework, device, what_if);
   note_filled_in(framework, what_if, assumed);
   what_if = without_nulls(what_if);
   const bool micro_stated = stated_count(row, "parallel", "micro_batch") ||

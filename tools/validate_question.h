@@ -75,8 +75,10 @@ Json fusion_question(const Json& row);
 // keep. `engine`: layers are Transformer Engine's, in Megatron-LM's buffers.
 Json buffers_question(const Json& row, bool engine, const Device& device);
 // What a run that has to be the same again asks for: "deterministic", the workspace of cuBLAS that
-// goes with it, and what it fills where that is not as `framework` (or nullptr) says.
-void ask_deterministic(const Json& row, const Framework* framework, Json& what_if);
+// goes with it, what it fills where that is not as `framework` (or nullptr) says, and another
+// attention where the device's has no such backward. All else of the what-if stands already.
+void ask_deterministic(const Json& row, const Framework* framework, const Device& device,
+                       Json& what_if);
 Json loss_question(const Json& row);
 
 // The "attention_kernel" that the row states, of those that the device's kernels describe; "" for

@@ -230,6 +230,14 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   EXPECT_FALSE(engine.deterministic);
   row = with("software.extra.flags.deterministic-mode", "true");
   row["software"]["framework"] = "Megatron-LM";
+  row["software"]["attention_impl"] = "flash/transformer_engine";
+  const auto kernel = [](const Json& of) { return read(ask(of)).resolved.at("attention_kernel"); };
+  EXPECT_EQ(kernel(row), "cudnn");
+  row["hardware"]["gpu"] = "GB200";
+  row["model"]["gated_mlp"] = false;
+  EXPECT_EQ(kernel(row), "flash2");  // cuDNN's has no deterministic backward with dropout there
+  row["model"]["extra"]["dropout"] = false;
+  EXPECT_EQ(kernel(row), "cudnn");
   row["software"]["extra"]["flags"]["transformer-impl"] = "local";
   EXPECT_FALSE(plan(row).fills(kFilledProduct));  // of torch.matmul
   EXPECT_TRUE(plan(row).fills(kFilledSoftmax) && plan(row).fills(kFilledMessage));
