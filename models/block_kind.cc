@@ -138,6 +138,7 @@ Fragment KindMaker::forward(bool keep_saved, bool keep_x, bool keep_y, bool reco
   options.recompute = recompute;
   options.overlap = plan_.tensor_overlap;
   options.pieces = pieces();
+  if (plan_.deterministic) options.filled = plan_.filled;
   if (block().x != kNoValue) {
     options.live[static_cast<std::size_t>(block().x)] = true;
     if (keep_x) options.keep[static_cast<std::size_t>(block().x)] = true;
@@ -169,6 +170,7 @@ void KindMaker::write_fragments() {
   options.keep.assign(block().values.size(), false);
   options.overlap = plan_.tensor_overlap;
   options.pieces = pieces();
+  if (plan_.deterministic) options.filled = plan_.filled;
   if (derived_.dy != kNoValue) options.live[static_cast<std::size_t>(derived_.dy)] = true;
   if (derived_.dx != kNoValue) options.keep[static_cast<std::size_t>(derived_.dx)] = true;
   kind_.backward = write_fragment(tables_, block(), derived_.backward, slots_, options);

@@ -61,6 +61,7 @@ class FragmentWriter {
   }
   Operands operands(const Node& node);
   void allocate(const Node& node);
+  void fill(const Node& node, ValueId v, const Value& value);
   void free_if_done(ValueId id, std::int32_t now);
   void settle(std::size_t flight, std::int32_t now);
   void settle_what_touches(const Node& node, std::int32_t now);
@@ -94,7 +95,16 @@ void FragmentWriter::allocate(const Node& node) {
     if (!managed(v) || live_[static_cast<std::size_t>(v)]) continue;
     live_[static_cast<std::size_t>(v)] = true;
     out_.code.emplace_back(Alloc{slot(v)});
+    const Value& value = block_.values[static_cast<std::size_t>(v)];
+    if ((options_.filled & filled_as(block_, node, value)) != 0) fill(node, v, value);
   }
+}
+
+void FragmentWriter::fill(const Node& node, ValueId v, const Value& value) {
+  const Operands written{static_cast<std::int32_t>(out_.operands.size()), 0, 1};
+  out_.operands.push_back(slot(v));
+  out_.code.emplace_back(Compute{tables_.op(fill_of(value.shape, value.dtype)), written,
+                                 tables_.label(node.name + ".fill"), phase(node)});
 }
 
 void FragmentWriter::free_if_done(ValueId id, std::int32_t now) {

@@ -5,7 +5,29 @@
 // works on it; then the compute stream has nothing to do either, so it waits for the same.
 #include "models/message.h"
 
+#include <string_view>
+
+#include "models/fill.h"
+
 namespace stepcast {
+
+namespace {
+
+struct FillLabel {
+  std::string_view name;
+  Phase phase;
+};
+
+void allocate(BodyWriter& body, TensorId tensor, Filled as, const Plan& plan,
+              const FillLabel& label) {
+  body.add(Alloc{tensor});
+  if (!plan.fills(as)) return;
+  const Tensor& made = body.tables().job().tensors[static_cast<std::size_t>(tensor)];
+  const Pointwise fill = fill_of(made.shape, made.dtype);
+  body.compute(fill, {}, {tensor}, body.tables().label(label.name), label.phase);
+}
+
+}  // namespace
 
 void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int step,
                    const Plan& plan) {
@@ -13,17 +35,20 @@ void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int st
   const bool sliced = what.slice != kNoTensor;
   const TensorId sent = sliced ? what.slice : what.tensor;
   const Transfer transfer{TransferKind::kSendReceive, Axis::kPipeline, false, body.bytes(sent)};
-  body.add(Alloc{sent});
+  const Phase phase = stream == Stream::kReceiveForward ? Phase::kForward : Phase::kBackward;
+  allocate(body, sent, kFilledMessage, plan, {"receive.fill", phase});
+  if (plan.fills(kFilledMessage)) body.order(Stream::kCompute, kComputeReady, stream);
   body.add(Receive{tables.transfer(transfer), sent, tables.label("receive"), stream,
                    static_cast<std::int8_t>(step)});
   if (!sliced || plan.p2p_sync) body.order(stream, kReceived, Stream::kCompute);
   if (plan.p2p_sync) body.add(Synchronize{});
   if (!sliced) return;
-  body.add(Alloc{what.tensor});
+  allocate(body, what.tensor, kFilledExchange, plan, {"receive.gather.fill", phase});
+  if (plan.fills(kFilledExchange)) body.order(Stream::kCompute, kComputeReady, Stream::kTensor);
   body.order(stream, kReceived, Stream::kTensor);
   body.collective({TransferKind::kAllGather, Axis::kTensor, false, body.bytes(what.tensor)},
                   {what.slice}, {what.tensor}, tables.label("receive.gather"), Stream::kTensor,
-                  stream == Stream::kReceiveForward ? Phase::kForward : Phase::kBackward);
+                  phase);
   body.order(Stream::kTensor, kTensorDone, Stream::kCompute);
   body.add(Free{what.slice});
 }
@@ -33,11 +58,11 @@ void write_send(BodyWriter& body, const Crossing& what, Stream stream, int step,
   TensorId tensor = what.tensor;
   if (what.slice != kNoTensor) {
     const Tensor& part = tables.job().tensors[static_cast<std::size_t>(what.slice)];
-    body.add(Alloc{what.slice});
+    const Phase phase = stream == Stream::kSendForward ? Phase::kForward : Phase::kBackward;
+    allocate(body, what.slice, kFilledCopy, plan, {"send.slice.fill", phase});
     body.compute(Pointwise{PointwiseKind::kCast, part.shape.sizes[0], part.shape.sizes[1],
                            part.dtype, part.dtype, false},
-                 {tensor}, {what.slice}, tables.label("send.slice"),
-                 stream == Stream::kSendForward ? Phase::kForward : Phase::kBackward);
+                 {tensor}, {what.slice}, tables.label("send.slice"), phase);
     body.add(Free{tensor});
     tensor = what.slice;
   }

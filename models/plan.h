@@ -77,6 +77,25 @@ enum class SoftmaxKernels : std::uint8_t {
   kMegatronCore,  // Megatron-Core's: one, or PyTorch's in the compute type with a mask
 };
 
+// Whose results a framework makes as uninitialised tensors (torch.empty and its kin). PyTorch fills
+// those before anything is written to them where algorithms have to be deterministic
+// (torch.utils.deterministic.fill_uninitialized_memory, on since PyTorch 2.1): a launch and a write
+// of the whole tensor more. What ATen's structured kernels make is not filled (they allocate with
+// at::detail::empty_cuda, under the dispatcher), so it takes the framework's sources to know.
+enum Filled : std::uint16_t {
+  kFilledNone = 0,
+  kFilledProduct = 1,  // products of a layer's weights; and their weight gradients, where these
+                       // are written before they are added to their buffer
+  kFilledNorm = 2,
+  kFilledAttention = 4,   // fused
+  kFilledSoftmax = 8,     // of unfused attention
+  kFilledDropout = 16,    // of unfused attention
+  kFilledLoss = 32,       // the fp32 copy of the logits, the gradient of the logits
+  kFilledCopy = 64,       // in another type, transposed, or of a slice
+  kFilledExchange = 128,  // what a layer's tensor ranks gather, or reduce and scatter
+  kFilledMessage = 256,   // what a stage receives
+};
+
 struct Plan {
   // batch, in sequences
   std::int64_t sequence_length = 0;
@@ -138,6 +157,12 @@ struct Plan {
   double dropout_rate = kDropoutRate;  // with this probability; costs nothing, changes the numbers
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
 
+  // Bit for bit the same again: new tensors are filled before they are written, those of `filled`
+  // (of Filled; left out, PyTorch's own). What is computed is the same in any case.
+  bool deterministic = false;
+  std::uint16_t filled = kFilledNorm | kFilledAttention | kFilledDropout | kFilledLoss |
+                         kFilledCopy | kFilledExchange | kFilledMessage;
+
   // host: where it waits until the device has done all that it has issued
   bool p2p_sync = false;               // at every message of the pipeline (Megatron-Core's
                                        // batch_p2p_sync)
@@ -166,6 +191,7 @@ struct Plan {
   std::int64_t attended() const { return document_length > 0 ? document_length : sequence_length; }
   std::int64_t documents() const { return micro_batch * (sequence_length / attended()); }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
+  bool fills(Filled what) const { return deterministic && (filled & what) != 0; }
   // Of what most matrix products read.
   Dtype product() const { return eight_bit.on() ? Dtype::kFp8 : compute; }
   std::int64_t ranks() const { return tensor * context * expert * data * pipeline; }
@@ -215,13 +241,13 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
-// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "allocator",
-// "buffers" of a what-if, "host" but for its launch, and leaves its other keys to others. `devices`
-// > 0 derives a left out data degree and has to match; 0 takes any. Required is only
-// batch.sequence_length; the rest defaults to the members above, global to micro * data (one
-// micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients to the
-// compute type, dropout and its rate to the model's. With fp32 weights there is no further master
-// copy, with fp32 gradients no further copy of those, whatever is asked.
+// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "deterministic",
+// "filled", "allocator", "buffers" of a what-if, "host" but for its launch, and leaves its other
+// keys to others. `devices` > 0 derives a left out data degree and has to match; 0 takes any.
+// Required is only batch.sequence_length; the rest defaults to the members above, global to micro *
+// data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients
+// to the compute type, dropout and its rate to the model's. With fp32 weights there is no further
+// master copy, with fp32 gradients no further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

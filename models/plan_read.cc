@@ -52,6 +52,11 @@ const std::vector<std::pair<std::string, SoftmaxKernels>> kSoftmaxes = {
     {"megatron_core", SoftmaxKernels::kMegatronCore}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
 
+const std::vector<std::pair<std::string, Filled>> kFills = {
+    {"product", kFilledProduct}, {"norm", kFilledNorm},         {"attention", kFilledAttention},
+    {"softmax", kFilledSoftmax}, {"dropout", kFilledDropout},   {"loss", kFilledLoss},
+    {"copy", kFilledCopy},       {"exchange", kFilledExchange}, {"message", kFilledMessage}};
+
 // The strings of an array, each one of `words`.
 std::vector<std::string> word_list(const Object& object, std::string_view key,
                                    const std::vector<std::string>& words) {
@@ -246,6 +251,20 @@ void read_precision(const Object& object, Plan& plan) {
   object.done();
 }
 
+void read_filled(const Object& what_if, Plan& plan) {
+  plan.deterministic = what_if.boolean("deterministic", plan.deterministic);
+  what_if.touch("filled");
+  if (!what_if.has("filled")) return;
+  std::vector<std::string> words;
+  for (const auto& [word, what] : kFills) words.push_back(word);
+  const std::vector<std::string> list = word_list(what_if, "filled", words);
+  plan.filled = kFilledNone;
+  for (const auto& [word, what] : kFills) {
+    if (std::find(list.begin(), list.end(), word) == list.end()) continue;
+    plan.filled = static_cast<std::uint16_t>(plan.filled | what);
+  }
+}
+
 // How long a launch takes is no matter of the plan.
 void read_host(const Object& object, Plan& plan) {
   for (const char* of_device : {"launch", "pass"}) object.touch(of_device);
@@ -324,6 +343,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.dropout_rate =
       what_if.number("dropout_rate", model.dropout_rate, kDropoutLeast, kDropoutMost);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
+  read_filled(what_if, plan);
   read_host(what_if.object("host"), plan);
   const Object allocator = what_if.object("allocator");
   plan.expandable_segments = allocator.boolean("expandable_segments", plan.expandable_segments);
@@ -368,6 +388,11 @@ Json write_plan(const Plan& plan) {
   json["dropout"] = plan.dropout;
   json["dropout_rate"] = plan.dropout_rate;
   json["clip_gradients"] = plan.clip_gradients;
+  json["deterministic"] = plan.deterministic;
+  json["filled"] = Json::array();
+  for (const auto& [word, what] : kFills) {
+    if ((plan.filled & what) != 0) json["filled"].push_back(word);
+  }
   json["host"] = {{"p2p_sync", plan.p2p_sync},
                   {"pass_sync", plan.pass_sync},
                   {"optimizer_sync", plan.optimizer_sync}};

@@ -348,6 +348,18 @@ std::vector<Field> memory_fields() {
             "What is trained; no time and no memory."),
       field(Form::kSwitch, "clip_gradients", "true",
             "Clip by the global norm: all ranks reduce it before the update."),
+      field(Form::kSwitch, "deterministic", "false",
+            "Deterministic algorithms (Megatron-LM's --deterministic-mode): PyTorch fills new "
+            "tensors before they are written.",
+            "A launch and a write more for each result of what `filled` names."),
+      word("filled",
+           "[\"norm\",\"attention\",\"dropout\",\"loss\",\"copy\",\"exchange\",\"message\"]",
+           "product norm attention softmax dropout loss copy exchange message",
+           "Whose results the framework makes as uninitialised tensors, which deterministic runs "
+           "fill: products of layers' weights, norms, fused attention, softmax and dropout of "
+           "unfused attention, the loss's tensors of the logits' size, casts, what tensor ranks "
+           "exchange, what stages receive. Left out: PyTorch's own.",
+           "", Form::kWords),
       field(Form::kObject, "fusion", "{}",
             "What the framework has fused; what it has not passes through memory once more."),
       field(Form::kSwitch, "fusion.bias_gradients", "true",

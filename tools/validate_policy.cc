@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "tools/framework.h"
 #include "tools/validate_fields.h"
 #include "tools/validate_question.h"
 
@@ -71,6 +72,19 @@ Json recompute_modules(std::string_view list) {
     }
   }
   return modules;
+}
+
+// Megatron-LM's own layers, not Transformer Engine's.
+bool local_layers(const Json& row) {
+  const std::string layers = lower(text_of(section_of(row, "software"), "attention_impl"));
+  return layers.ends_with("/local") || text_of(flags_of(row), "transformer-impl") == "local";
+}
+
+// A GPT of today's configurations drops out unless it is said not to.
+bool drops_out(const Json& what_if) {
+  if (const Json* said = value_at(what_if, "dropout")) return *said == true;
+  const Json* style = value_at(what_if, "model.style");
+  return style != nullptr && *style == "gpt";
 }
 
 }  // namespace
@@ -168,12 +182,28 @@ Json loss_question(const Json& row) {
 }
 
 // Deterministic algorithms of PyTorch need CUBLAS_WORKSPACE_CONFIG, :4096:8 in Megatron-LM's tests.
-Json allocator_question(const Json& row) {
-  Json allocator = Json::object();
-  if (switch_of(flags_of(row), "deterministic-mode") == true) {
-    allocator["blas_workspace"] = "32 MiB";
+// Its own layers fill what Transformer Engine's do, but for products: those are torch.matmul.
+//
+// On Blackwell cuDNN has no backward of attention with dropout that is the same again, so
+// Transformer Engine (common/fused_attn/fused_attn.cpp, "determinism on Blackwell") leaves it to
+// flash-attn 2.
+void ask_deterministic(const Json& row, const Framework* framework, const Device& device,
+                       Json& what_if) {
+  if (switch_of(flags_of(row), "deterministic-mode") != true) return;
+  what_if["deterministic"] = true;
+  what_if["allocator"]["blas_workspace"] = "32 MiB";
+  const bool blackwell = device.nccl && device.nccl->generation == NcclGeneration::kBlackwell;
+  const Json* kernel = value_at(what_if, "attention_kernel");
+  const bool cudnn = kernel != nullptr && *kernel == "cudnn";
+  if (blackwell && cudnn && drops_out(what_if) && device.kernels.attention.contains("flash2")) {
+    what_if["attention_kernel"] = "flash2";
   }
-  return allocator;
+  const Json* filled = framework == nullptr ? nullptr : value_at(framework->defaults, "filled");
+  if (filled == nullptr || !local_layers(row)) return;
+  what_if["filled"] = Json::array();
+  for (const Json& word : *filled) {
+    if (word != "product") what_if["filled"].push_back(word);
+  }
 }
 
 // Sources: models/buffers.h. Transformer Engine's workspace follows the generation as PyTorch's
@@ -185,9 +215,8 @@ Json buffers_question(const Json& row, bool engine, const Device& device) {
     // 0, as where it is left out, defers all micro-batches.
     buffers["deferred_head"] = count_of(flags, "wgrad-deferral-limit").value_or(INT32_MAX);
   }
-  const std::string layers = lower(text_of(section_of(row, "software"), "attention_impl"));
   if (!engine) return buffers;
-  if (layers.ends_with("/local") || text_of(flags, "transformer-impl") == "local") {
+  if (local_layers(row)) {
     buffers["weight_gradient_placeholders"] = false;
     buffers["score_buffer"] = true;
     return buffers;

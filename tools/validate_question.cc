@@ -400,7 +400,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
              {"precision", std::move(precision)},
              {"attention", attention_question(row)},
              {"loss", loss_question(row)},
-             {"allocator", allocator_question(row)}};
+             {"allocator", Json::object()}};
   if (const auto stated = count_of(flags_of(row), "make-vocab-size-divisible-by")) {
     what_if["vocabulary_multiple"] = *stated;
   }
@@ -423,6 +423,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   if (text_of(recipe, "cuda_graph_impl") == "local") what_if["host"]["launch"] = "0 us";
   const Json& extra = section_of(section_of(row, "model"), "extra");
   if (const auto dropout = switch_of(extra, "dropout")) what_if["dropout"] = *dropout;
+  ask_deterministic(row, framework, device, what_if);
   note_filled_in(framework, what_if, assumed);
   what_if = without_nulls(what_if);
   const bool micro_stated = stated_count(row, "parallel", "micro_batch") ||

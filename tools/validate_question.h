@@ -71,10 +71,14 @@ Json attention_question(const Json& row);
 // The "fusion" that the row states by Megatron-LM's flags; empty where it does not.
 Json fusion_question(const Json& row);
 
-// The "loss", "buffers" and "allocator" of the what-if: what Megatron-LM and Transformer Engine
+// The "loss" and "buffers" of the what-if: what Megatron-LM and Transformer Engine
 // keep. `engine`: layers are Transformer Engine's, in Megatron-LM's buffers.
 Json buffers_question(const Json& row, bool engine, const Device& device);
-Json allocator_question(const Json& row);
+// What a run that has to be the same again asks for: "deterministic", the workspace of cuBLAS that
+// goes with it, what it fills where that is not as `framework` (or nullptr) says, and another
+// attention where the device's has no such backward. All else of the what-if stands already.
+void ask_deterministic(const Json& row, const Framework* framework, const Device& device,
+                       Json& what_if);
 Json loss_question(const Json& row);
 
 // The "attention_kernel" that the row states, of those that the device's kernels describe; "" for

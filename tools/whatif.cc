@@ -436,13 +436,13 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   const Document document = filled_in(given, base);
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name",      "framework",        "model",     "cluster",
-                          "profile",   "profile_basis",    "batch",     "parallel",
-                          "sharding",  "recompute",        "precision", "vocabulary_multiple",
-                          "attention", "attention_kernel", "softmax",   "loss",
-                          "dropout",   "dropout_rate",     "fusion",    "clip_gradients",
-                          "host",      "allocator",        "buffers",   "expect",
-                          "train"}) {
+  for (const char* key : {"name",      "framework",        "model",         "cluster",
+                          "profile",   "profile_basis",    "batch",         "parallel",
+                          "sharding",  "recompute",        "precision",     "vocabulary_multiple",
+                          "attention", "attention_kernel", "softmax",       "loss",
+                          "dropout",   "dropout_rate",     "fusion",        "clip_gradients",
+                          "host",      "allocator",        "deterministic", "filled",
+                          "buffers",   "expect",           "train"}) {
     root.touch(key);
   }
   root.done();
@@ -466,7 +466,9 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
-  what_if.cluster.device.kernels.fusion.loss = loss_kernels(what_if.plan.loss);
+  Fusion& fusion = what_if.cluster.device.kernels.fusion;
+  fusion.loss = loss_kernels(what_if.plan.loss);
+  fusion.gradient_fill = what_if.plan.fills(kFilledProduct);
   suit_device(root, what_if.cluster.device, what_if.plan);
   what_if.resolved = resolve(what_if, cluster, profile, root);
   what_if.resolved["attention_kernel"] = std::move(kernel);

@@ -129,6 +129,10 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
   const double buffer = static_cast<double>(dtype_size(g.output));
   double each = static_cast<double>(dtype_size(made)) + 2 * buffer;
   ++passes.kernels;
+  if (fusion.gradient_fill) {
+    each += static_cast<double>(dtype_size(made));
+    ++passes.kernels;
+  }
   if (made != g.output && !fusion.accumulation_cast) {
     each += 2 * buffer;
     ++passes.kernels;

@@ -73,6 +73,7 @@ class Compiler {
                        prices.placed.size() == job.ops.size() * 2 * kPhases,
                    "prices belong to the job");
     code_.issue = prices.issue;
+    code_.fill = prices.fill.value_or(prices.issue);
     code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
       code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});
@@ -292,8 +293,14 @@ class Compiler {
     return known;
   }
 
+  // Of a tensor that an op of the pass makes; what the optimizer fills it asks for by itself.
+  bool fills(const Compute& compute) const {
+    const auto* op = std::get_if<Pointwise>(&job_.ops[static_cast<std::size_t>(compute.op)]);
+    return op != nullptr && op->kind == PointwiseKind::kFill && compute.phase != Phase::kOptimizer;
+  }
+
   void add(const Compute& compute) {
-    Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
+    Micro& micro = emit(fills(compute) ? MicroKind::kFill : MicroKind::kCompute, Stream::kCompute);
     micro.part = part_of(compute.phase);
     micro.other = compute.op;
     const auto op = static_cast<std::size_t>(compute.op);

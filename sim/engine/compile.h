@@ -24,18 +24,19 @@ inline constexpr std::size_t kComputeRegister = 1;
 inline constexpr std::size_t kFirstEventRegister = 2;
 
 enum class MicroKind : std::uint8_t {
-  kCompute,     // detail: Basis, other: row of Code::beside
-  kLocal,       // a collective of one member: work on its stream; detail: row of Code::beside
-  kMeet,        // a collective with others; other: index of Code::meetings, detail: as kLocal
-  kSend,        // other: index of Code::channels, detail: as kLocal
-  kReceive,     // other: index of Code::channels, detail: index of Code::causes
-  kRecord,      // other: the event's register
-  kWait,        // other: the event's register
+  kCompute,      // detail: Basis, other: row of Code::beside
+  kFill,         // as kCompute, but the host takes Code::fill
+  kLocal,        // a collective of one member: work on its stream; detail: row of Code::beside
+  kMeet,         // a collective with others; other: index of Code::meetings, detail: as kLocal
+  kSend,         // other: index of Code::channels, detail: as kLocal
+  kReceive,      // other: index of Code::channels, detail: index of Code::causes
+  kRecord,       // other: the event's register
+  kWait,         // other: the event's register
   kSynchronize,  // the host waits for all of Code::streams
   kPass,         // the host prepares a pass for `duration`; no instruction of the Job
-  kSegment,     // other: index of Code::segments; what follows may be remembered
-  kSegmentEnd,  // other: the same
-  kEnd,         // of the body
+  kSegment,      // other: index of Code::segments; what follows may be remembered
+  kSegmentEnd,   // other: the same
+  kEnd,          // of the body
 };
 
 struct Micro {
@@ -113,6 +114,7 @@ struct Code {
   std::vector<bool> receiving;              // by register: a stream with a Receive
   std::vector<std::int32_t> first_causes;   // by register
   Duration issue;
+  Duration fill;               // host time of a kFill
   bool one_stream = false;     // all on the compute register
   std::vector<Busy> busy;      // streams that slow others
   std::vector<double> beside;  // (ops then transfers, busy): factor - 1 on the time

@@ -31,6 +31,10 @@ Duration rounded(Seconds time, const std::string& what) {
 // lost more than this gives (NVIDIA/nccl#1428): products and attention took 1.8 times as long,
 // elementwise kernels 2.5 times, where this says 1.3 and 1.4. One report does not say why.
 constexpr double kMemoryBytes = 2.5;
+// The host's time for a fill within a pass: ATen's dispatch and cudaLaunchKernel, a microsecond or
+// three each, in the midst of another op's call; a framework's Python and autograd pass once for
+// both. An assumption, from what profiles of eager PyTorch commonly show.
+constexpr Seconds kFillLaunch{5e-6};
 constexpr int kMessageBlocks = 2;     // of a send or an all-to-all, whose channels are not known
 
 // Through which port a transfer of the Job goes.
@@ -245,6 +249,7 @@ Prices price(const Job& job, const Cluster& cluster) {
     slow_transfers(job, cluster, prices);
   }
   prices.issue = rounded(cluster.device.launch, "a launch");
+  prices.fill = rounded(std::min(cluster.device.launch, kFillLaunch), "a fill");
   prices.pass = rounded(cluster.device.pass, "the host's part of a pass");
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();

@@ -14,11 +14,12 @@
 //    max of; once work is added to it, or it is left in a register at the end, these enter the key
 //    as they are.
 //
-// 2. The host. It issues the i-th of the segment's instructions at host + i issue, whatever else
-//    happens. A value's lower bound is (a live-in register `root`) + `low`: adding work adds to
-//    low, max may take either side's. If host <= root + low - i issue for every instruction, no max
-//    with the host ever takes the host's side, and the outcome is that of a host at minus infinity:
-//    the host is left out of the key. One slack a root sums this up. Else it enters as it is.
+// 2. The host. It issues the i-th of the segment's instructions at host + issue(i), what it takes
+//    for it and for those before, whatever else happens. A value's lower bound is (a live-in
+//    register `root`) + `low`: adding work adds to low, max may take either side's. If host <= root
+//    + low - issue(i) for every instruction, no max with the host ever takes the host's side, and
+//    the outcome is that of a host at minus infinity: the host is left out of the key. One slack a
+//    root sums this up. Else it enters as it is.
 //
 // 3. Busy streams slow what runs beside them (beside.h), which is no max-plus function. It still
 //    commutes with a shift; it only lengthens work, so the lower bounds of 2 hold; and a kernel,
@@ -67,13 +68,14 @@ class Analysis {
     const auto other = static_cast<std::size_t>(micro.other);
     switch (micro.kind) {
       case MicroKind::kCompute:
+      case MicroKind::kFill:
         segment_.basis[static_cast<std::size_t>(micro.detail)] += micro.duration;
-        work(stream, micro);
+        work(stream, micro, micro.kind == MicroKind::kFill ? code_.fill : code_.issue);
         see_busy(true, kComputeRegister);
         break;
       case MicroKind::kLocal:
         see_busy(values_[stream].anchored, stream);
-        work(stream, micro);
+        work(stream, micro, code_.issue);
         if (is_busy(stream)) written_[stream + 1] = -1;
         break;
       case MicroKind::kRecord:
@@ -117,8 +119,8 @@ class Analysis {
     }
   }
 
-  void work(std::size_t stream, const Micro& micro) {
-    if (!micro.follows) segment_.issue += code_.issue;
+  void work(std::size_t stream, const Micro& micro, Duration issue) {
+    if (!micro.follows) segment_.issue += issue;
     Value& value = values_[stream];
     const Duration slack = value.low - segment_.issue;
     const auto [known, fresh] = slacks_.try_emplace(value.root, slack);
@@ -164,6 +166,7 @@ class Analysis {
 bool stays(const Code& code, const Micro& micro) {
   switch (micro.kind) {
     case MicroKind::kCompute:
+    case MicroKind::kFill:
     case MicroKind::kLocal:
     case MicroKind::kWait: return true;
     case MicroKind::kRecord: return !code.receiving[micro.stream];
@@ -185,7 +188,7 @@ void mark_segments(Code& code) {
     if (body < code.entries.size() && static_cast<std::size_t>(code.entries[body]) == i) {
       code.entries[body++] = static_cast<std::int32_t>(marked.size());
     }
-    if (plain[i].kind != MicroKind::kCompute) {
+    if (plain[i].kind != MicroKind::kCompute && plain[i].kind != MicroKind::kFill) {
       marked.push_back(plain[i++]);
       continue;
     }

@@ -16,7 +16,8 @@
 //   Record, Wait                event = clock; clock = later(clock, event)
 //   Synchronize                 host = latest of host and all the rank's clocks
 //   Alloc, Free, Mark           no time
-// Before a call of a pass (a body of forward or backward with kernels): host += pass.
+// Before a call of a pass (a body of forward or backward with kernels): host += pass. A fill in a
+// pass (a Pointwise kFill: of a new tensor, deterministic runs) takes the host `fill`, not issue.
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
 //
@@ -97,6 +98,8 @@ struct Prices {
   std::vector<Basis> basis;            // of each op
   std::vector<Duration> transfers;
   Duration issue;              // host time to issue one kernel, collective or message
+  // That of the fill of a new tensor within a pass: part of another kernel's call. None: issue.
+  std::optional<Duration> fill;
   Duration pass;               // and before each call of a body that is a pass
   std::vector<double> slow;    // by rank: factor on its ops; empty if all are 1
   std::vector<Beside> beside;  // one for each stream with transfers, at most

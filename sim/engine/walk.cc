@@ -82,9 +82,10 @@ class Walk {
   std::int32_t take();
   void advance(std::int32_t index);
   Instant issue(const Here& here, const Micro& micro);
+  Instant issue(const Here& here, const Micro& micro, Duration time);
   Duration duration(const Here& here, const Micro& micro);
   Instant moved(const Here& here, const Micro& micro, Instant begin);
-  void compute(const Here& here, const Micro& micro);
+  void compute(const Here& here, const Micro& micro, Duration host);
   void work(const Here& here, const Micro& micro, Instant begin, Instant end);
   void send(const Here& here, const Micro& micro);
   bool receive(const Here& here, const Micro& micro);
@@ -194,7 +195,11 @@ std::int32_t Walk::take() {
 
 // When the host has issued one more instruction and its stream is free.
 inline Instant Walk::issue(const Here& here, const Micro& micro) {
-  here.clocks[kHostRegister] += micro.follows ? Duration() : code_.issue;
+  return issue(here, micro, micro.follows ? Duration() : code_.issue);
+}
+
+inline Instant Walk::issue(const Here& here, const Micro& micro, Duration time) {
+  here.clocks[kHostRegister] += time;
   return later(here.clocks[micro.stream], here.clocks[kHostRegister]);
 }
 
@@ -226,8 +231,8 @@ inline void Walk::keep_span(const Here& here, const Micro& micro, Instant begin,
                                    call.micro_batch, stream, begin, end});
 }
 
-inline void Walk::compute(const Here& here, const Micro& micro) {
-  const Instant begin = issue(here, micro);
+inline void Walk::compute(const Here& here, const Micro& micro, Duration host) {
+  const Instant begin = issue(here, micro, host);
   Duration time = duration(here, micro);
   if (!slow_.empty()) {
     const double factor = slow_[static_cast<std::size_t>(here.index)];
@@ -363,7 +368,8 @@ void Walk::advance(std::int32_t index) {
   const auto park = [&] { rank(index).at = static_cast<std::int32_t>(at - first); };
   for (;; ++at) {
     switch (at->kind) {
-      case MicroKind::kCompute: compute(here, *at); break;
+      case MicroKind::kCompute: compute(here, *at, code_.issue); break;
+      case MicroKind::kFill: compute(here, *at, code_.fill); break;
       case MicroKind::kLocal: {
         const Instant begin = issue(here, *at);
         work(here, *at, begin, moved(here, *at, begin));

@@ -20,20 +20,23 @@ bool gathers(const Job& job, const Collective& collective) {
   return job.transfers[id].kind == TransferKind::kAllGather;
 }
 
-bool is_compute(const Instruction& instruction) {
-  return std::holds_alternative<Compute>(instruction);
+// Fills of new tensors may stand between.
+bool is_product(const Job& job, const Instruction& instruction) {
+  const auto* compute = std::get_if<Compute>(&instruction);
+  return compute != nullptr &&
+         std::holds_alternative<Gemm>(job.ops[static_cast<std::size_t>(compute->op)]);
 }
 
 }  // namespace
 
 std::int32_t product_beside(const Job& job, const Body& body, std::size_t collective) {
   const auto here = body.code.begin() + static_cast<std::ptrdiff_t>(collective);
+  const auto found_by = [&](const Instruction& i) { return is_product(job, i); };
   if (gathers(job, collective_at(body, collective))) {
-    const auto found = std::find_if(here, body.code.end(), is_compute);
+    const auto found = std::find_if(here, body.code.end(), found_by);
     return found == body.code.end() ? -1 : static_cast<std::int32_t>(found - body.code.begin());
   }
-  const auto back = std::make_reverse_iterator(here);
-  const auto found = std::find_if(back, body.code.rend(), is_compute);
+  const auto found = std::find_if(std::make_reverse_iterator(here), body.code.rend(), found_by);
   return static_cast<std::int32_t>(body.code.rend() - found) - 1;
 }
 
@@ -46,11 +49,11 @@ std::string pieces_fault(const Job& job, const Body& body, std::size_t collectiv
   const std::int32_t beside = product_beside(job, body, collective);
   if (beside < 0) return "in pieces, but no product stands next to it";
   const auto& compute = std::get<Compute>(body.code[static_cast<std::size_t>(beside)]);
-  const auto* product = std::get_if<Gemm>(&job.ops[static_cast<std::size_t>(compute.op)]);
-  if (product == nullptr || product->role == GemmRole::kWeightGradient || product->batch != 1) {
-    return "in pieces, but what stands next to it is no product of rows of activations";
+  const auto& product = std::get<Gemm>(job.ops[static_cast<std::size_t>(compute.op)]);
+  if (product.role == GemmRole::kWeightGradient || product.batch != 1) {
+    return "in pieces, but the product next to it is not of rows of activations";
   }
-  if (product->m % moved.pieces != 0) return "in pieces that do not divide the product's rows";
+  if (product.m % moved.pieces != 0) return "in pieces that do not divide the product's rows";
   const auto operand = [&](const Operands& operands, std::int32_t at) {
     return body.operands[static_cast<std::size_t>(operands.first + at)];
   };

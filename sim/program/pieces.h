@@ -12,7 +12,7 @@ namespace stepcast {
 
 inline constexpr std::int16_t kPiecesMax = 64;
 
-// Index of the product's Compute in the body's code; -1 where no Compute stands on that side.
+// Index of the product's Compute in the body's code; -1 where no product stands on that side.
 // REQUIRES: code[collective] is an all-gather or a reduce-scatter. O(distance).
 std::int32_t product_beside(const Job& job, const Body& body, std::size_t collective);
 

@@ -148,9 +148,9 @@ struct Compute {
 // out in n parts, so that part and piece are in flight at once (Wang et al. 2023, "Overlap
 // Communication with Dependent Computation"; Transformer Engine's userbuffers, PyTorch's
 // asynchronous tensor parallelism). What is moved and worked out is the same.
-//   An all-gather: the product is the first Compute behind it, and reads what it writes. Its first
-//     part is of the rank's own rows, which are there; n - 1 pieces come in, each for one part.
-//   A reduce-scatter: the product is the last Compute before it, and writes what it reads. n pieces
+//   An all-gather: the product is the first one behind it, and reads what it writes. Its first part
+//     is of the rank's own rows, which are there; n - 1 pieces come in, each for one part.
+//   A reduce-scatter: the product is the last one before it, and writes what it reads. n pieces
 //     leave, each as soon as its part is worked out.
 // The body's Record and Wait stay as they are without pieces: they tell when all of it is there.
 struct Collective {

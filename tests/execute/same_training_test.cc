@@ -242,6 +242,15 @@ void add_combined(Cases& cases) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.pipeline_overlap = false;
     p.p2p_sync = p.pass_sync = p.optimizer_sync = true;
   });
+  cases.add("deterministic", llama, 4, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.tensor = 2, p.deterministic = true;
+    p.filled = 2 * kFilledMessage - 1;
+  });
+  cases.add("deterministic_sequence_full", gpt, 2, [](Plan& p) {
+    pipeline(p, 2, kInterleaved, 2), p.tensor = 2, p.sequence_parallel = p.deterministic = true;
+    p.filled = 2 * kFilledMessage - 1, p.fused_attention = false;
+    p.recompute = Recompute::kFull;
+  });
   cases.add("another_order_of_axes", gpt, 2, [](Plan& p) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.data = 2, p.zero = 1;
     p.order = {Axis::kPipeline, Axis::kData,    Axis::kTensor,

@@ -84,6 +84,8 @@ Case random_case(std::mt19937& random) {
   p.loss = static_cast<CrossEntropy>(random() % 5);
   p.score_buffer = p.gather_buffer = random() % 2 == 0;
   p.deferred_head = pick({0, 1, 4});
+  p.deterministic = random() % 3 == 0;
+  p.filled = static_cast<std::uint16_t>(random() % (2 * kFilledMessage));
   c.text = write_model(c.model).dump() + write_plan(p).dump();
   return c;
 }
@@ -109,6 +111,7 @@ Prices uneven_prices(const Job& job, std::int64_t issue) {
                                Duration(301), Duration(457)});
     }
   }
+  prices.fill = Duration(issue / 3);
   return prices;
 }
 

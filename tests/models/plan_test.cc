@@ -145,6 +145,7 @@ TEST(Plan, ReadsEverySection) {
                     "gradient_copy": "fp32"},
       "attention": "unfused", "softmax": "megatron",
       "dropout": true, "dropout_rate": 0.2, "clip_gradients": false,
+      "deterministic": true, "filled": ["message", "product"],
       "loss": "transformer_engine", "allocator": {"blas_workspace": "32 MiB"},
       "host": {"launch": "4 us", "optimizer_sync": true},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
@@ -170,6 +171,8 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_EQ(plan.softmax, SoftmaxKernels::kMegatron);
   EXPECT_EQ(plan.blas_workspace, Bytes(32 << 20));
   EXPECT_TRUE(plan.weight_gradient_placeholders && plan.gather_buffer);
+  EXPECT_TRUE(plan.fills(kFilledProduct) && plan.fills(kFilledMessage));
+  EXPECT_FALSE(plan.fills(kFilledNorm));
   EXPECT_EQ(plan.loss, CrossEntropy::kTransformerEngine);
   EXPECT_EQ(plan.kernel_workspace, Bytes(4 << 20));
   EXPECT_THAT(plan.order, ElementsAre(Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kPipeline,
@@ -215,6 +218,7 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
         R"("precision": {"compute": "fp32"}, "clip_gradients": false)",
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
         R"("precision": {"compute": "fp8", "scaling": "delayed", "fp8_weights": true})",
+        R"("deterministic": true)", R"("filled": [])", R"("filled": ["softmax", "norm"])",
         R"("precision": {"gradient_copy": "fp32", "master": "none", "moments": "fp16"})",
         R"("sharding": {"zero": 3, "bucket": "25 MiB", "shard_group": 4, "prefetch": 0},
            "parallel": {"data": 8, "order": ["data", "tensor", "pipeline"]})",

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "sim/base/error.h"
@@ -79,8 +80,8 @@ class Graph {
     std::vector<std::size_t>& work = work_[static_cast<std::size_t>(rank)];
     std::size_t host = add(Instant(), Duration(), kNone);  // ends when it has issued so much
     const auto at = [&](Stream s) -> std::size_t& { return stream[static_cast<std::size_t>(s)]; };
-    const auto issue = [&](Stream s, Duration weight) {
-      host = add(Instant(), prices_.issue, host);
+    const auto issue = [&](Stream s, Duration weight, std::optional<Duration> host_time = {}) {
+      host = add(Instant(), host_time.value_or(prices_.issue), host);
       at(s) = add(Instant(), weight, at(s));
       nodes_[at(s)].before.push_back(host);
       work.push_back(at(s));
@@ -100,7 +101,10 @@ class Graph {
                 t = std::llround(static_cast<double>(t) *
                                  prices_.slow[static_cast<std::size_t>(rank)]);
               }
-              issue(Stream::kCompute, Duration(t));
+              const auto* op = std::get_if<Pointwise>(&job_.ops[static_cast<std::size_t>(c.op)]);
+              const bool fill = op != nullptr && op->kind == PointwiseKind::kFill;
+              issue(Stream::kCompute, Duration(t),
+                    fill && c.phase != Phase::kOptimizer ? prices_.fill : std::nullopt);
             },
             [&](const Collective& c) {
               const Transfer& t = job_.transfers[static_cast<std::size_t>(c.transfer)];

@@ -327,6 +327,7 @@ Prices random_prices(const Job& job, std::uint64_t seed) {
   constexpr std::int64_t kIssue[] = {0, 1000, 50000, 700000};
   prices.issue = Duration(kIssue[random() % 4]);
   prices.pass = Duration(kIssue[random() % 4]);
+  if (random() % 2 == 0) prices.fill = Duration(kIssue[random() % 4]);
   return prices;
 }
 

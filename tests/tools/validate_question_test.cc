@@ -224,7 +224,23 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   EXPECT_TRUE(flag("transformer-impl", "local").score_buffer && !engine.score_buffer);
   EXPECT_EQ(engine.deferred_head, 0);
   EXPECT_EQ(flag("defer-embedding-wgrad-compute", "true").deferred_head, INT32_MAX);
-  EXPECT_EQ(flag("deterministic-mode", "true").blas_workspace, Bytes(32 << 20));
+  const Plan again = flag("deterministic-mode", "true");
+  EXPECT_EQ(again.blas_workspace, Bytes(32 << 20));
+  EXPECT_TRUE(again.fills(kFilledProduct) && again.fills(kFilledSoftmax));
+  EXPECT_FALSE(engine.deterministic);
+  row = with("software.extra.flags.deterministic-mode", "true");
+  row["software"]["framework"] = "Megatron-LM";
+  row["software"]["attention_impl"] = "flash/transformer_engine";
+  const auto kernel = [](const Json& of) { return read(ask(of)).resolved.at("attention_kernel"); };
+  EXPECT_EQ(kernel(row), "cudnn");
+  row["hardware"]["gpu"] = "GB200";
+  row["model"]["gated_mlp"] = false;
+  EXPECT_EQ(kernel(row), "flash2");  // cuDNN's has no deterministic backward with dropout there
+  row["model"]["extra"]["dropout"] = false;
+  EXPECT_EQ(kernel(row), "cudnn");
+  row["software"]["extra"]["flags"]["transformer-impl"] = "local";
+  EXPECT_FALSE(plan(row).fills(kFilledProduct));  // of torch.matmul
+  EXPECT_TRUE(plan(row).fills(kFilledSoftmax) && plan(row).fills(kFilledMessage));
   EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, CrossEntropy::kMegatronFused);
   row = with("software.extra.flags.cross-entropy-loss-fusion", "true");
   row["software"]["extra"]["flags"]["cross-entropy-fusion-impl"] = "te";

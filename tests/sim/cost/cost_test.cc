@@ -241,6 +241,9 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   weights.output = Dtype::kFp32;  // 2 + 8, less the halves of 4 + 4 behind, for one of 2
   EXPECT_NEAR(more(weights, &Fusion::accumulation), (10 - 3) * elements / 1e12 + 2.7e-6, 1e-9);
   EXPECT_EQ(more(weights, &Fusion::accumulation_cast), 0);
+  device.kernels.fusion.gradient_fill = true;  // says nothing of what is added in place
+  EXPECT_NEAR(more(weights, &Fusion::accumulation), (12 - 3) * elements / 1e12 + 4.7e-6, 1e-9);
+  device.kernels.fusion.gradient_fill = false;
   device.kernels.fusion.accumulation = false;  // now without the cast in one kernel: 8 more
   EXPECT_NEAR(more(weights, &Fusion::accumulation_cast), 8 * elements / 1e12 + 2e-6, 1e-9);
   device.kernels.fusion.accumulation = true;

@@ -81,6 +81,7 @@ class Generator {
     prices.basis.assign(job.ops.size(), Basis::kFitted);
     for (int i = 0; i < 2 * kDurations; ++i) prices.transfers.push_back(Duration(below(5)));
     prices.issue = Duration(below(4) / 3);
+    prices.fill = Duration(below(4) / 3);
     prices.pass = Duration(below(3));
     return prices;
   }

@@ -119,6 +119,25 @@ TEST(Simulate, WaitsForTheHostWhereKernelsAreShort) {
   EXPECT_EQ(timeline.ranks[0].basis[static_cast<std::size_t>(Basis::kMeasured)], Duration(12));
 }
 
+// In a pass of a fill and a kernel, of 3 each, the kernel is issued 10 after the fill, which took
+// the host 2: it begins at 12. An update's fill takes the host as long as any kernel.
+TEST(Simulate, IssuesAFillWithinAPassInATimeOfItsOwn) {
+  Text text;
+  const OpId fill = text.op(3), other = text.op(3);
+  text.job.ops.back() = Pointwise{PointwiseKind::kScale, 1, 1};
+  text.prices.issue = Duration(10);
+  text.prices.fill = Duration(2);
+  const BodyId pass = text.body(Phase::kForward, {kernel(fill), kernel(other)});
+  text.program({{pass, 0, 0}});
+  const Timeline one = simulate(text.job, text.prices);
+  EXPECT_EQ(one.step, Duration(15));
+  EXPECT_EQ(one.ranks[0].breakdown, parts({{Part::kCompute, 6}, {Part::kOther, 9}}));
+  const Phase update = Phase::kOptimizer;
+  text.job.bodies.push_back({"update", update, {kernel(fill, update)}, {}});
+  text.job.programs[0].schedule.push_back({pass + 1, 0, 0});
+  EXPECT_EQ(simulate(text.job, text.prices).step, Duration(25));
+}
+
 // A pass of two kernels of 3, each issued in 10, costs the host 50 before: its kernels begin at 60
 // and 70, those of the next one at 130 and 140. The update is no pass: issued at 150.
 TEST(Simulate, BeginsAPassWhenTheHostHasPreparedIt) {
@@ -214,6 +233,7 @@ TEST(Simulate, ExposesWhatOfACollectiveNoKernelHides) {
 struct InPieces : Text {
   InPieces(TransferKind kind, std::int64_t piece, std::int64_t part) : Text(1, 2) {
     const OpId before = op(5), product = op(1000);
+    job.ops.back() = Gemm{6, 4, 4};
     const TransferId whole = transfer(kind, Axis::kTensor, 1000);
     prices.pieces.push_back({whole, product, 3, Duration(piece), Duration(part)});
     Collective moved = collective(whole, Stream::kTensor);

@@ -69,9 +69,9 @@ TEST(Pieces, AreRefusedWhereNoProductGoesOnBesideThem) {
   Linear gone(4, 1);
   gone.at(7) = Mark{};
   EXPECT_THAT(pieces_fault(gone.b.job, gone.b.job.bodies[0], 3), HasSubstr("no product stands"));
-  Linear gelu(4, 1);
-  gelu.b.job.ops[0] = Pointwise{PointwiseKind::kAddRows, 8, 4};
-  EXPECT_THAT(verify(gelu.b.job), HasSubstr("no product of rows"));
+  Linear weights(4, 1);
+  std::get<Gemm>(weights.b.job.ops[0]).role = GemmRole::kWeightGradient;
+  EXPECT_THAT(verify(weights.b.job), HasSubstr("not of rows"));
 }
 
 // A gather's own rows are there: three pieces carry what four parts take.

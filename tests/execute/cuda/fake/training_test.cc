@@ -96,6 +96,11 @@ std::vector<Case> cases() {
          p.pipeline = 2, p.schedule = k1f1b, p.tensor = 2, p.global_batch = 2;
          p.scatter_gather = p.pipeline_overlap = p.tensor_overlap = false;
        }},
+      {"deterministic", llama, 2, true, false,
+       [](Plan& p) {
+         p.pipeline = p.tensor = 2, p.schedule = k1f1b, p.global_batch = 2;
+         p.deterministic = true, p.filled = 2 * kFilledMessage - 1;
+       }},
       {"tensor2_pipeline2_zero1", gpt, 2, false, true,
        [](Plan& p) {
          p.tensor = p.pipeline = p.data = 2, p.zero = 1, p.schedule = k1f1b;
