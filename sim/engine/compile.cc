@@ -72,6 +72,7 @@ class Compiler {
                        prices.placed.size() == job.ops.size() * 2 * kPhases,
                    "prices belong to the job");
     code_.issue = prices.issue;
+    code_.graph = prices.graph;
     code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
       code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});

@@ -16,7 +16,8 @@
 //   Record, Wait                event = clock; clock = later(clock, event)
 //   Synchronize                 host = latest of host and all the rank's clocks
 //   Alloc, Free, Mark           no time
-// Before a call of a pass (a body of forward or backward with kernels): host += pass.
+// Before a call of a pass (a body of forward or backward with kernels): host += pass. The host's
+// clock begins at Prices::graph.
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
 //
@@ -82,6 +83,7 @@ struct Prices {
   std::vector<Duration> transfers;
   Duration issue;              // host time to issue one kernel, collective or message
   Duration pass;               // and before each call of a body that is a pass
+  Duration graph;              // and before all of a step that is launched whole
   std::vector<double> slow;    // by rank: factor on its ops; empty if all are 1
   std::vector<Beside> beside;  // one for each stream with transfers, at most
   bool one_stream = false;
