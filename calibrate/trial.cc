@@ -105,7 +105,9 @@ void Trial::shrink() {
     place.batch.vocabulary = std::min(place.batch.vocabulary, kEntries * place.tensor_ranks);
   } else if (auto* softmax = std::get_if<Pointwise>(&op)) {
     const bool scores = softmax->kind == PointwiseKind::kSoftmax || softmax->scores ||
-                        softmax->kind == PointwiseKind::kSoftmaxBackward;
+                        softmax->kind == PointwiseKind::kSoftmaxBackward ||
+                        softmax->kind == PointwiseKind::kMask ||
+                        softmax->kind == PointwiseKind::kMaskBackward;
     if (!scores || softmax->rows * softmax->columns <= kElements) return;
     const std::int64_t rows =
         softmax->columns *

@@ -100,9 +100,6 @@ std::string unsupported(const Op& op) {
     return "weights in bf16 need an fp32 master copy: an update is too small for their 8 bits";
   }
   const auto* pointwise = std::get_if<Pointwise>(&op);
-  if (pointwise != nullptr && pointwise->kind == PointwiseKind::kScale) {
-    return "scaling by a number that the Job does not give";
-  }
   if (pointwise != nullptr && (pointwise->kind == PointwiseKind::kAmax ||
                                pointwise->kind == PointwiseKind::kQuantize ||
                                pointwise->kind == PointwiseKind::kQuantizeBoth ||

@@ -52,6 +52,15 @@ std::string executable(const Job& job) {
       return fmt::format("{} is not carried out yet", transfer_name(transfer.kind));
     }
   }
+  for (const Body& body : job.bodies) {
+    for (const Instruction& instruction : body.code) {
+      const auto* c = std::get_if<Collective>(&instruction);
+      if (c == nullptr || c->pieces == 1) continue;
+      return fmt::format("{} is moved in {} pieces (parallel.tensor_pieces), which is forecast but "
+                         "not carried out yet",
+                         label_text(job, c->label), c->pieces);
+    }
+  }
   for (const Program& program : job.programs) {
     for (const Call& call : program.schedule) {
       if (call.micro_batch < job.batch.micro_batches) continue;

@@ -193,6 +193,21 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       push(make(node, ".gradient", backward, {dy}, {dy}));
       return;
     }
+    case PointwiseKind::kScale: {
+      const ValueId d = contribution(node.in[0]);
+      push(make(node, ".gradient", op, {dy}, {d}));
+      return give(node, node.in[0], d);
+    }
+    case PointwiseKind::kMask: {  // autograd's masked_fill of a copy
+      const ValueId d = like(dy, ".masked");
+      const Pointwise copy{PointwiseKind::kCast, op.rows, op.columns, op.dtype, op.dtype, false};
+      push(make(node, ".gradient.copy", copy, {dy}, {d}));
+      Pointwise backward = op;
+      backward.kind = PointwiseKind::kMaskBackward;
+      push(make(node, ".gradient", backward, {d}, {d}));
+      gradient_[static_cast<std::size_t>(node.in[0])] = d;
+      return;
+    }
     case PointwiseKind::kCast: {
       const ValueId d = contribution(node.in[0]);
       const Pointwise back{PointwiseKind::kCast, op.rows, op.columns, op.output, op.dtype, false};

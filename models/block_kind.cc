@@ -32,6 +32,10 @@ class KindMaker {
   void write_fragments();
   Fragment forward(bool keep_saved, bool keep_x, bool keep_y, bool recompute);
   Fragment prepare();
+  // Of the exchanges of layers: the embedding and the head take theirs whole.
+  std::int16_t pieces() const {
+    return block().numbered ? static_cast<std::int16_t>(plan_.tensor_pieces) : std::int16_t{1};
+  }
 
   Tables& tables_;
   const Plan& plan_;
@@ -133,6 +137,7 @@ Fragment KindMaker::forward(bool keep_saved, bool keep_x, bool keep_y, bool reco
   options.keep = keep_saved ? derived_.saved : options.live;
   options.recompute = recompute;
   options.overlap = plan_.tensor_overlap;
+  options.pieces = pieces();
   if (block().x != kNoValue) {
     options.live[static_cast<std::size_t>(block().x)] = true;
     if (keep_x) options.keep[static_cast<std::size_t>(block().x)] = true;
@@ -163,6 +168,7 @@ void KindMaker::write_fragments() {
   options.live = derived_.saved;
   options.keep.assign(block().values.size(), false);
   options.overlap = plan_.tensor_overlap;
+  options.pieces = pieces();
   if (derived_.dy != kNoValue) options.live[static_cast<std::size_t>(derived_.dy)] = true;
   if (derived_.dx != kNoValue) options.keep[static_cast<std::size_t>(derived_.dx)] = true;
   kind_.backward = write_fragment(tables_, block(), derived_.backward, slots_, options);

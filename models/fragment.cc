@@ -65,7 +65,9 @@ class FragmentWriter {
   void settle(std::size_t flight, std::int32_t now);
   void settle_what_touches(const Node& node, std::int32_t now);
   void compute(const Node& node, const Op& op);
-  void exchange(const Node& node, const Exchange& exchange);
+  void exchange(std::int32_t at, const Exchange& exchange);
+  bool is_product_on(std::int32_t at, ValueId taken, ValueId made) const;
+  std::int16_t pieces(std::int32_t at, const Exchange& exchange) const;
 
   Tables& tables_;
   const Block& block_;
@@ -132,7 +134,30 @@ void FragmentWriter::compute(const Node& node, const Op& op) {
       Compute{tables_.op(op), operands(node), tables_.label(node.name), phase(node)});
 }
 
-void FragmentWriter::exchange(const Node& node, const Exchange& exchange) {
+// Whether node `at` is a product of rows of activations that reads `taken` first, or writes `made`.
+bool FragmentWriter::is_product_on(std::int32_t at, ValueId taken, ValueId made) const {
+  if (at < 0 || at >= static_cast<std::int32_t>(nodes_.size())) return false;
+  const Node& node = nodes_[static_cast<std::size_t>(at)];
+  const auto* op = std::get_if<Op>(&node.work);
+  const auto* gemm = op == nullptr ? nullptr : std::get_if<Gemm>(op);
+  if (gemm == nullptr || gemm->role == GemmRole::kWeightGradient || gemm->batch != 1) return false;
+  return (taken != kNoValue && node.in[0] == taken) || (made != kNoValue && node.out[0] == made);
+}
+
+// A gather goes with the product behind it. A reduce-scatter goes with the one before it in
+// forward; in backward it has the weight gradient to run beside, whole.
+std::int16_t FragmentWriter::pieces(std::int32_t at, const Exchange& exchange) const {
+  const Node& node = nodes_[static_cast<std::size_t>(at)];
+  const bool goes = exchange.kind == ExchangeKind::kAllGather
+                        ? is_product_on(at + 1, node.out[0], kNoValue)
+                        : exchange.kind == ExchangeKind::kReduceScatter &&
+                              node.phase == Phase::kForward &&
+                              is_product_on(at - 1, kNoValue, node.in[0]);
+  return goes ? options_.pieces : std::int16_t{1};
+}
+
+void FragmentWriter::exchange(std::int32_t at, const Exchange& exchange) {
+  const Node& node = nodes_[static_cast<std::size_t>(at)];
   allocate(node);
   const auto bytes = [&](ValueId v) { return block_.values[static_cast<std::size_t>(v)].bytes(); };
   Transfer transfer{TransferKind::kAllReduce, Axis::kTensor, false, bytes(node.in[0])};
@@ -148,7 +173,8 @@ void FragmentWriter::exchange(const Node& node, const Exchange& exchange) {
   out_.code.emplace_back(Record{Stream::kCompute, kComputeReady});
   out_.code.emplace_back(Wait{Stream::kTensor, kComputeReady});
   out_.code.emplace_back(Collective{tables_.transfer(transfer), operands(node),
-                                    tables_.label(node.name), Stream::kTensor, phase(node)});
+                                    tables_.label(node.name), Stream::kTensor, phase(node),
+                                    pieces(at, exchange)});
   out_.code.emplace_back(Record{Stream::kTensor, done});
   Flight flight{done, node.in, node.out};
   for (ValueId v : node.out) {
@@ -174,7 +200,7 @@ Fragment FragmentWriter::run() {
     } else {
       // An event must not be recorded again before its Wait stands.
       if (flights_.size() + 1 >= static_cast<std::size_t>(kTensorDones)) settle(0, n - 1);
-      exchange(node, std::get<Exchange>(node.work));
+      exchange(n, std::get<Exchange>(node.work));
       if (!options_.overlap) settle(flights_.size() - 1, n);
     }
     for (ValueId v : node.in) free_if_done(v, n);

@@ -64,6 +64,7 @@ struct FragmentOptions {
   std::vector<bool> keep;   // by value: not freed here
   bool recompute = false;   // all of it is run again: phases become kRecompute
   bool overlap = true;      // compute waits for an exchange only where it needs the result
+  std::int16_t pieces = 1;  // of an exchange beside the product that takes, or makes, what it moves
 };
 
 // Turns nodes into instructions: allocates an activation before its first write, frees it after its

@@ -11,6 +11,7 @@
 
 #include "models/choices.h"
 #include "sim/base/error.h"
+#include "sim/program/pieces.h"
 #include "sim/program/program.h"
 
 namespace stepcast {
@@ -46,6 +47,28 @@ Trouble degree_trouble(const Plan& plan) {
     return trouble("parallel", "data",
                    fmt::format("tensor {} x pipeline {} x data {} = {} ranks, at most {}",
                                plan.tensor, plan.pipeline, plan.data, plan.ranks(), kRanksMax));
+  }
+  return std::nullopt;
+}
+
+// What is exchanged in pieces is what sequence parallelism gathers and scatters.
+Trouble pieces_trouble(const Plan& plan) {
+  if (plan.tensor_pieces == 1) return std::nullopt;
+  if (plan.tensor_pieces < 1 || plan.tensor_pieces > kPiecesMax) {
+    return trouble("parallel", "tensor_pieces",
+                   fmt::format("must be 1 to {}, is {}", kPiecesMax, plan.tensor_pieces));
+  }
+  if (!plan.sequence_parallel || !plan.tensor_overlap) {
+    return trouble("parallel", "tensor_pieces",
+                   fmt::format("exchanges in {} pieces need sequence_parallel and tensor_overlap; "
+                               "set both to true, or tensor_pieces to 1",
+                               plan.tensor_pieces));
+  }
+  const std::int64_t tokens = plan.sequence_length * plan.micro_batch;
+  if (tokens % plan.tensor_pieces != 0) {
+    return trouble("parallel", "tensor_pieces",
+                   fmt::format("{} tokens of a micro-batch are not {} equal pieces; use {}", tokens,
+                               plan.tensor_pieces, nearest_divisors(plan.tensor_pieces, tokens)));
   }
   return std::nullopt;
 }
@@ -297,14 +320,24 @@ Mesh Plan::mesh() const {
   return mesh;
 }
 
+bool softmax_is_fused(const Plan& plan, const Model& model) {
+  if (plan.softmax == SoftmaxKernels::kFused) return true;
+  const std::int64_t columns = plan.sequence_length;
+  const std::int64_t longest = plan.softmax == SoftmaxKernels::kMegatron ? 2048 : 4096;
+  const std::int64_t a_block = columns <= 128 ? 8 : 4;
+  const std::int64_t sequences = plan.micro_batch * (model.heads / plan.tensor);
+  return plan.compute != Dtype::kFp32 && columns > 16 && columns <= longest && columns % 4 == 0 &&
+         sequences % a_block == 0;
+}
+
 std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
   const std::int64_t unit = plan.vocabulary_multiple * plan.tensor;
   return (model.vocabulary + unit - 1) / unit * unit;
 }
 
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
-  for (const auto rule : {degree_trouble, pipeline_trouble, batch_trouble, sharding_trouble,
-                          precision_trouble}) {
+  for (const auto rule : {degree_trouble, pieces_trouble, pipeline_trouble, batch_trouble,
+                          sharding_trouble, precision_trouble}) {
     if (Trouble found = rule(plan)) return found;
   }
   return std::nullopt;

@@ -69,6 +69,14 @@ enum class CrossEntropy : std::uint8_t {
   kTransformerEngine,  // one kernel a direction; probabilities and gradient overwrite the logits
 };
 
+// The kernels of unfused attention's softmax over the scores (softmax_is_fused).
+enum class SoftmaxKernels : std::uint8_t {
+  kFused,         // one a direction, which scales and masks, too
+  kMegatron,      // Megatron-LM's FusedScaleMaskSoftmax: one, or PyTorch's in fp32 with a copy, the
+                  // scale, the mask and a copy back
+  kMegatronCore,  // Megatron-Core's: one, or PyTorch's in the compute type with a mask
+};
+
 struct Plan {
   // batch, in sequences
   std::int64_t sequence_length = 0;
@@ -81,6 +89,8 @@ struct Plan {
   std::int64_t tensor = 1;
   bool sequence_parallel = false;      // norms and dropouts split along the sequence (Korthikanti)
   bool tensor_overlap = true;          // backward's tensor collectives run beside weight gradients
+  std::int64_t tensor_pieces = 1;      // a layer's exchanges are moved in so many pieces beside the
+                                       // product that takes or makes them
   std::int64_t context = 1;            // degrees of context and expert other than 1 are refused
   std::int64_t expert = 1;             // until their lowering exists
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
@@ -97,6 +107,8 @@ struct Plan {
   // sharding
   int zero = 0;                        // 0 plain data parallel, 1-3 ZeRO stages (3 = FSDP)
   Bytes bucket = Bytes(200'000'000);   // gradients reduced (and, in ZeRO-3, units gathered) at once
+  bool all_reduce = false;             // ZeRO-1: whole gradients reach every rank, though it
+                                       // updates a share only; else their share (reduce-scatter)
   bool overlap = true;                 // gradient reduction beside backward, gathers beside compute
   std::int64_t prefetch = 1;           // ZeRO-3: units gathered ahead
   std::int64_t shard_group = 0;        // hybrid sharding: ranks that share one copy; 0: all of data
@@ -120,6 +132,7 @@ struct Plan {
   std::int64_t vocabulary_multiple = 1;  // the vocabulary is rounded up to that times tensor
 
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
+  SoftmaxKernels softmax = SoftmaxKernels::kFused;  // of unfused attention
   CrossEntropy loss = CrossEntropy::kParallel;
   bool dropout = false;                // the model's dropout is active
   double dropout_rate = kDropoutRate;  // with this probability; costs nothing, changes the numbers
@@ -174,6 +187,14 @@ extern const std::vector<std::string> kRecomputeModules;
 // 51,200 has done that already.)
 std::int64_t padded_vocabulary(const Model& model, const Plan& plan);
 
+// Whether the softmax of unfused attention is one kernel on a rank's scores. Megatron-LM's
+// (megatron/model/fused_softmax.py, v2.4 to v3.0, and megatron/core/fusions/fused_softmax.py:
+// is_kernel_available) serves scores of 16 bits; 17 to 2,048 columns (Core: 4,096), a multiple of
+// 4; and a multiple of 4 of sequences times heads, of 8 up to 128 columns: what a block takes
+// (megatron/fused_kernels/scaled_masked_softmax.h, get_batch_per_block). v3.0 asks for up to 4,096
+// columns, too, but its causal kernel refuses more than 2,048.
+bool softmax_is_fused(const Plan& plan, const Model& model);
+
 // Why a plan is not legal: the key to change, and the numbers with the nearest legal choice.
 struct PlanTrouble {
   std::string section;  // "parallel"
@@ -194,13 +215,13 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
-// "attention", "loss", "dropout", "dropout_rate", "clip_gradients", "allocator", "buffers" of a
-// what-if, "host" but for its launch, and leaves its other keys to others. `devices` > 0 derives a
-// left out data degree and has to match; 0 takes any. Required is only batch.sequence_length; the
-// rest defaults to the members above, global to micro * data (one micro-batch), the schedule to
-// 1f1b, or interleaved where virtual_stages > 1, gradients to the compute type, dropout and its
-// rate to the model's. With fp32 weights there is no further master copy, with fp32 gradients no
-// further copy of those, whatever is asked.
+// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "allocator",
+// "buffers" of a what-if, "host" but for its launch, and leaves its other keys to others. `devices`
+// > 0 derives a left out data degree and has to match; 0 takes any. Required is only
+// batch.sequence_length; the rest defaults to the members above, global to micro * data (one
+// micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients to the
+// compute type, dropout and its rate to the model's. With fp32 weights there is no further master
+// copy, with fp32 gradients no further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

@@ -10,6 +10,7 @@
 #include "models/plan.h"
 #include "models/words.h"
 #include "sim/base/error.h"
+#include "sim/program/pieces.h"
 
 namespace stepcast {
 
@@ -45,6 +46,10 @@ const std::vector<std::pair<std::string, CrossEntropy>> kLosses = {
     {"megatron", CrossEntropy::kMegatron},
     {"megatron_fused", CrossEntropy::kMegatronFused},
     {"transformer_engine", CrossEntropy::kTransformerEngine}};
+const std::vector<std::pair<std::string, SoftmaxKernels>> kSoftmaxes = {
+    {"fused", SoftmaxKernels::kFused},
+    {"megatron", SoftmaxKernels::kMegatron},
+    {"megatron_core", SoftmaxKernels::kMegatronCore}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
 
 // The strings of an array, each one of `words`.
@@ -141,6 +146,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
   plan.tensor = object.integer("tensor", 1, kDegree);
   plan.sequence_parallel = object.boolean("sequence_parallel", plan.sequence_parallel);
   plan.tensor_overlap = object.boolean("tensor_overlap", plan.tensor_overlap);
+  plan.tensor_pieces = object.integer("tensor_pieces", plan.tensor_pieces, {1, kPiecesMax});
   for (const auto& [key, degree] :
        {std::pair{"context", &plan.context}, {"expert", &plan.expert}}) {
     *degree = object.integer(key, 1, kDegree);
@@ -173,6 +179,7 @@ void read_batch(const Object& object, Plan& plan) {
 void read_sharding(const Object& object, Plan& plan) {
   plan.zero = static_cast<int>(object.integer("zero", 0, {0, 3}));
   plan.bucket = object.bytes("bucket", plan.bucket);
+  plan.all_reduce = object.boolean("all_reduce", plan.all_reduce);
   plan.overlap = object.boolean("overlap", plan.overlap);
   plan.prefetch = object.integer("prefetch", plan.prefetch, kPrefetch);
   plan.shard_group = object.integer("shard_group", 0, {0, kRanksMax});
@@ -269,6 +276,7 @@ Json write_parallel(const Plan& plan) {
   json["tensor"] = plan.tensor;
   json["sequence_parallel"] = plan.sequence_parallel;
   json["tensor_overlap"] = plan.tensor_overlap;
+  json["tensor_pieces"] = plan.tensor_pieces;
   json["context"] = plan.context;
   json["expert"] = plan.expert;
   json["pipeline"] = plan.pipeline;
@@ -310,6 +318,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.vocabulary_multiple =
       what_if.integer("vocabulary_multiple", plan.vocabulary_multiple, kVocabularyMultiple);
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
+  plan.softmax = what_if.word("softmax", plan.softmax, kSoftmaxes);
   plan.loss = what_if.word("loss", plan.loss, kLosses);
   plan.dropout = what_if.boolean("dropout", model.dropout);
   plan.dropout_rate =
@@ -338,6 +347,7 @@ Json write_plan(const Plan& plan) {
   json["parallel"] = write_parallel(plan);
   json["sharding"] = {{"zero", plan.zero},
                       {"bucket", exact_bytes(plan.bucket)},
+                      {"all_reduce", plan.all_reduce},
                       {"overlap", plan.overlap},
                       {"prefetch", plan.prefetch},
                       {"shard_group", plan.shard_group},
@@ -353,6 +363,7 @@ Json write_plan(const Plan& plan) {
                        {"gradient_copy", word_of(plan.gradient_copy, kCopies)}};
   json["vocabulary_multiple"] = plan.vocabulary_multiple;
   json["attention"] = word_of(plan.fused_attention, kAttentions);
+  json["softmax"] = word_of(plan.softmax, kSoftmaxes);
   json["loss"] = word_of(plan.loss, kLosses);
   json["dropout"] = plan.dropout;
   json["dropout_rate"] = plan.dropout_rate;

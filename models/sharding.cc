@@ -141,7 +141,8 @@ void State::reduce(BodyWriter& body, const std::vector<std::int32_t>& units) con
     }
   }
   const std::int64_t size = dtype_size(plan_.gradients);
-  const bool sharded = plan_.effective_zero() >= 1;
+  const int zero = plan_.effective_zero();
+  const bool scattered = zero >= 2 || (zero == 1 && !plan_.all_reduce);
   if (!shards.empty() && !partial.empty()) {
     // Once scattered, a weight's gradient cannot be told from its neighbours'.
     Bytes sum;
@@ -153,7 +154,7 @@ void State::reduce(BodyWriter& body, const std::vector<std::int32_t>& units) con
   }
   body.order(Stream::kCompute, kComputeReady, Stream::kData);
   const Label label = tables_.label("gradients.reduce", unit(units[0]).layer);
-  if (sharded) {
+  if (scattered) {
     const std::vector<TensorId>& writes = shards.empty() ? reads : shards;
     body.collective({TransferKind::kReduceScatter, Axis::kData, false, Bytes(padded * size)}, reads,
                     writes, label, Stream::kData, Phase::kBackward);

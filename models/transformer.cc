@@ -72,6 +72,7 @@ class Writer {
                    std::uint16_t modules);
   ValueId attention(ValueId x);
   ValueId attention_core(ValueId qk, ValueId qkv);
+  ValueId softmax(ValueId scores);
   ValueId unfused_core(ValueId qk, ValueId qkv);
   ValueId mlp(ValueId x);
 
@@ -246,6 +247,38 @@ ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool 
   return y;
 }
 
+// Where Megatron-LM has no fused kernel (softmax_is_fused), its forward_torch_softmax: in fp32
+// `input.float() * scale` there, in the compute type without a scale in Megatron-Core; then
+// masked_fill_, torch.nn.Softmax, and the copy back of what was in fp32.
+ValueId Writer::softmax(ValueId scores) {
+  constexpr std::uint8_t kCore = kModuleAttentionCore | kModuleAttention;
+  const Shape shape = block_.values[static_cast<std::size_t>(scores)].shape;
+  const bool fused = softmax_is_fused(plan_, model_);
+  const bool scaled = !fused && plan_.softmax == SoftmaxKernels::kMegatron;
+  const Dtype inner = scaled ? Dtype::kFp32 : plan_.compute;
+  Pointwise op{PointwiseKind::kCast, shape.sizes[0], shape.sizes[1], plan_.compute, inner, false};
+  const auto step = [&](PointwiseKind kind, std::string_view name) {
+    const std::string whole = "attention.softmax" + std::string(name);
+    const ValueId out = block_.activation(whole, shape, op.output);
+    op.kind = kind;
+    block_.add(whole, op, {scores}, {out}, kCore);
+    scores = out;
+    op.dtype = op.output;
+  };
+  if (inner != plan_.compute) step(PointwiseKind::kCast, ".wide");
+  if (scaled) step(PointwiseKind::kScale, ".scaled");
+  if (!fused) {
+    op.kind = PointwiseKind::kMask;
+    block_.add("attention.softmax.mask", op, {scores}, {scores}, kCore);
+  }
+  op.causal = fused;
+  step(PointwiseKind::kSoftmax, "");
+  op.causal = false;
+  op.output = plan_.compute;
+  if (inner != plan_.compute) step(PointwiseKind::kCast, ".narrow");
+  return scores;
+}
+
 // Scores, softmax and their product with the values, each kept: what attention costs without a
 // fused kernel. Heads that share a key-value head are rows of one batched product.
 ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
@@ -262,10 +295,7 @@ ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
                plan_.compute, plan_.compute, false, false};
   block_.add("attention.scores", product, {qk, qkv}, {scores}, kCore, NodeUse::kScores);
 
-  ValueId probabilities = act("attention.softmax", {score_rows, s});
-  Pointwise softmax{PointwiseKind::kSoftmax, score_rows, s, plan_.compute, plan_.compute, true};
-  block_.add("attention.softmax", softmax, {scores}, {probabilities}, kCore);
-
+  ValueId probabilities = softmax(scores);
   if (plan_.dropout) {
     ValueId mask = block_.activation("attention.mask", {score_rows, s}, Dtype::kUint8);
     ValueId dropped = act("attention.dropout", {score_rows, s});

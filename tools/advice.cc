@@ -151,6 +151,11 @@ void add_tensor(const Plan& plan, std::vector<Change>& changes) {
   if (!plan.tensor_overlap) {
     changes.push_back({"tensor overlap", {"parallel.tensor_overlap=true"}});
   }
+  constexpr std::int64_t kPieces = 4;  // Transformer Engine's num_splits
+  const bool even = plan.sequence_length * plan.micro_batch % kPieces == 0;
+  if (plan.sequence_parallel && plan.tensor_overlap && plan.tensor_pieces == 1 && even) {
+    changes.push_back({"tensor pieces", {set_text("parallel.tensor_pieces", kPieces)}});
+  }
 }
 
 // ----------------------------------------------------------------------------------- the search

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sim/program/mesh.h"
+#include "sim/program/pieces.h"
 
 namespace stepcast {
 namespace {
@@ -219,6 +220,11 @@ std::vector<Field> batch_and_parallel_fields() {
       field(Form::kSwitch, "parallel.tensor_overlap", "true",
             "Backward's tensor collectives run beside the weight gradients.",
             "Hides a part of tensor_exposed."),
+      count("parallel.tensor_pieces", "1", {1, kPiecesMax},
+            "A layer's gathers and forward's reduce-scatters are moved in so many pieces beside "
+            "the product that takes or makes them (tp_comm_overlap of Transformer Engine, "
+            "asynchronous tensor parallelism of PyTorch). Needs sequence_parallel.",
+            "Hides most of what tensor_exposed has left; smaller products are slower."),
       count("parallel.context", "1", kDegree,
             "Ranks that share one sequence; only 1 is covered yet."),
       count("parallel.expert", "1", kDegree,
@@ -260,6 +266,10 @@ std::vector<Field> memory_fields() {
       field(Form::kBytes, "sharding.bucket", "\"200 MB\"",
             "Gradients that are reduced at once, and with zero 3 weights gathered at once.",
             "Large buckets use the links better, small ones start earlier."),
+      field(Form::kSwitch, "sharding.all_reduce", "false",
+            "With zero 1: gradients are all-reduced, though each rank updates its share only "
+            "(DeepSpeed's BF16_Optimizer); else reduce-scattered.",
+            "Half as much again of gradient traffic, where both have the same type."),
       field(Form::kSwitch, "sharding.overlap", "true",
             "Gradients are reduced beside backward, weights gathered beside compute.",
             "Without it all of that is in data_exposed."),
@@ -316,6 +326,11 @@ std::vector<Field> memory_fields() {
       word("attention", "\"fused\"", "fused unfused",
            "Fused (flash) attention, or scores and softmax in memory.",
            "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
+      word("softmax", "\"fused\"", "fused megatron megatron_core",
+           "The softmax of unfused attention: one kernel; or Megatron-LM's or Megatron-Core's, "
+           "which gives way to PyTorch's where a rank's sequences times heads are no multiple of 4 "
+           "(8 up to 128 tokens) or the sequence is beyond 2,048 (Core: 4,096) tokens.",
+           "Four more kernels over fp32 scores forward, five backward (Core: one and two)."),
       field(Form::kText, "attention_kernel", "null",
             "The implementation of fused attention, one that the device's profile describes: "
             "flash1, flash2, flash3, cudnn ...; null: its usual one.",
@@ -339,7 +354,12 @@ std::vector<Field> memory_fields() {
             "Bias gradients come with the weight gradients, not by a kernel of their own."),
       field(Form::kSwitch, "fusion.accumulation", "true",
             "Weight gradients are added to their buffer as they are made, not afterwards.",
-            "Twice the weights' bytes for each micro-batch."),
+            "10 bytes a weight and micro-batch with fp32 gradients, 6 with 16 bits, which no "
+            "product hides."),
+      field(Form::kSwitch, "fusion.accumulation_cast", "true",
+            "What is added afterwards to a buffer of another type is read in its own; else a copy "
+            "of the buffer's type is made of it first (DeepSpeed's BF16_Optimizer).",
+            "8 bytes more a weight and micro-batch, where accumulation is not fused."),
       field(Form::kSwitch, "fusion.norm_gradients", "true",
             "The weight gradients of a norm come with its input gradient."),
       field(Form::kSwitch, "fusion.gates", "true",

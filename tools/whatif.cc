@@ -250,6 +250,7 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   Fusion& fusion = device.kernels.fusion;
   fusion.bias_gradients = object.boolean("bias_gradients", fusion.bias_gradients);
   fusion.accumulation = object.boolean("accumulation", fusion.accumulation);
+  fusion.accumulation_cast = object.boolean("accumulation_cast", fusion.accumulation_cast);
   fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
   fusion.gates = object.boolean("gates", fusion.gates);
   fusion.update = object.boolean("update", fusion.update);
@@ -282,6 +283,7 @@ Json write_software(const Device& device) {
   return Json{{"fusion",
                {{"bias_gradients", fusion.bias_gradients},
                 {"accumulation", fusion.accumulation},
+                {"accumulation_cast", fusion.accumulation_cast},
                 {"norm_gradients", fusion.norm_gradients},
                 {"gates", fusion.gates},
                 {"update", fusion.update}}},
@@ -445,12 +447,13 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   const Document document = filled_in(given, base);
   const Object root(document);
   // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name",         "framework",        "model",     "cluster",
-                          "profile",      "profile_basis",    "batch",     "parallel",
-                          "sharding",     "recompute",        "precision", "vocabulary_multiple",
-                          "attention",    "attention_kernel", "loss",      "dropout",
-                          "dropout_rate", "clip_gradients",   "fusion",    "host",
-                          "allocator",    "buffers",          "expect",    "train"}) {
+  for (const char* key : {"name",      "framework",        "model",     "cluster",
+                          "profile",   "profile_basis",    "batch",     "parallel",
+                          "sharding",  "recompute",        "precision", "vocabulary_multiple",
+                          "attention", "attention_kernel", "softmax",   "loss",
+                          "dropout",   "dropout_rate",     "fusion",    "clip_gradients",
+                          "host",      "allocator",        "buffers",   "expect",
+                          "train"}) {
     root.touch(key);
   }
   root.done();

@@ -202,6 +202,16 @@ void softmax_backward(const Pointwise& op, const Work& work) {
   }
 }
 
+// In place: what lies right of the diagonal.
+template <class Real>
+void mask(const Pointwise& op, const Work& work) {
+  const Real masked = op.kind == PointwiseKind::kMask ? Real(kMaskedScore) : Real(0);
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    Real* row = values<Real>(work.writes[0]) + i * op.columns;
+    std::fill(row + i % op.columns + 1, row + op.columns, masked);
+  }
+}
+
 // Tensors end to end into one, or the tensor rank's share of the rows of one.
 template <class Real>
 void copy(const Work& work) {
@@ -291,7 +301,10 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kRotaryBackward: return rotate<Real>(op, work, scratch, -1);
     case PointwiseKind::kSoftmax: return softmax<Real>(op, work);
     case PointwiseKind::kSoftmaxBackward: return softmax_backward<Real>(op, work);
-    case PointwiseKind::kCast: return copy<Real>(work);
+    case PointwiseKind::kMask:
+    case PointwiseKind::kMaskBackward: return mask<Real>(op, work);
+    case PointwiseKind::kCast:
+    case PointwiseKind::kScale: return copy<Real>(work);
     case PointwiseKind::kFill:
       for (const Operand& out : work.writes) {
         std::fill_n(values<Real>(out), out.tensor->shape.elements(), Real(0));
@@ -300,7 +313,6 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutAdd: return drop<Real>(op, work);
     case PointwiseKind::kDropoutBackward: return drop_backward<Real>(op, work);
-    case PointwiseKind::kScale:
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:

@@ -191,4 +191,28 @@ struct DropoutBackward {
   }
 };
 
+// In place: what lies right of the diagonal, where row i's query stands at i % columns.
+struct MaskScores {
+  static constexpr int kThreads = kElementThreads, kBlocksMin = 4;
+  std::int64_t rows = 0, columns = 0;
+  float masked = 0;
+  View scores;
+
+  Geometry geometry() const { return element_geometry(rows * columns); }
+
+  STEPCAST_HD void operator()(const Thread& t) const {
+    const bool wide = columns % kWide == 0 && all_aligned(scores);
+    for_stretches(t.first(), t.stride(), rows * columns, wide, [&](std::int64_t at, auto count) {
+      constexpr unsigned kCount = decltype(count)::value;
+      const std::int64_t query = at / columns % columns, column = at % columns;
+      float x[kCount];
+      scores.load(at, x);
+      STEPCAST_UNROLL for (unsigned k = 0; k < kCount; ++k) {
+        if (column + k > query) x[k] = masked;
+      }
+      scores.store(at, x);
+    });
+  }
+};
+
 }  // namespace stepcast::cuda

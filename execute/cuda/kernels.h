@@ -53,9 +53,9 @@ void launch(const Attention& op, const Work& work, const Launch& at);
 // runs give the same bits.
 void launch(const Norm& op, const Work& work, const Launch& at);
 
-// All of PointwiseKind but kScale (execute/cpu/pointwise.cc). kCast joins several reads into one
-// write and converts; kFill writes zeros to every write; kSoftmax and its backward serve attention
-// without a fused kernel.
+// PointwiseKind but for what 8-bit products need (execute/cpu/pointwise.cc). kCast joins several
+// reads into one write and converts; kFill writes zeros to every write; kSoftmax, kMask and their
+// backwards serve attention without a fused kernel.
 void launch(const Pointwise& op, const Work& work, const Launch& at);
 
 // Table lookup and its gradient (execute/cpu/tokens.cc). The gradient adds rows of equal id in the

@@ -238,13 +238,19 @@ void op_kernels(const Pointwise& op, const Work& work, float* scratch, Run run) 
     case PointwiseKind::kSoftmaxBackward:
       return run(SoftmaxBackward{op.rows, op.columns, view(work.reads[0]), view(work.reads[1]),
                                  view(work.writes[0])});
+    case PointwiseKind::kMask:
+    case PointwiseKind::kMaskBackward:
+      return run(MaskScores{op.rows, op.columns,
+                            op.kind == PointwiseKind::kMask ? static_cast<float>(kMaskedScore) : 0,
+                            view(work.writes[0])});
     case PointwiseKind::kCast: return copy_kernels(work, run);
+    case PointwiseKind::kScale:
+      return elementwise_kernels(Elementwise::kScale, op.columns, work, run);
     case PointwiseKind::kFill:
       return elementwise_kernels(Elementwise::kFill, op.columns, work, run);
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward:
     case PointwiseKind::kDropoutAdd: return dropout_kernels(op, work, run);
-    case PointwiseKind::kScale:
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:

@@ -102,7 +102,21 @@ Passes unfused(const Loss& l, LossKernels kernels) {
   return {each * count(l.rows, l.vocabulary), more};
 }
 
-// A linear layer: m outputs of n inputs over k tokens in its weight gradient.
+// Autograd's weight gradient where accumulation is not fused: a matrix of the compute type.
+bool apart(const Gemm& g, const Fusion& fusion) {
+  return g.role == GemmRole::kWeightGradient && g.accumulate && !fusion.accumulation;
+}
+
+Gemm as_made(Gemm g, const Fusion& fusion) {
+  if (!apart(g, fusion)) return g;
+  g.accumulate = false;
+  g.output = g.dtype == Dtype::kFp8 ? Dtype::kBf16 : g.dtype;
+  return g;
+}
+
+// A linear layer: m outputs of n inputs over k tokens in its weight gradient. What is added to the
+// buffer afterwards is read, and the buffer read and written: nothing of that is hidden behind the
+// product. A cast of its own writes the addend once more, in the buffer's type, and reads it again.
 Passes unfused(const Gemm& g, const Fusion& fusion) {
   if (g.role != GemmRole::kWeightGradient || g.batch > 1) return {};
   Passes passes;
@@ -110,10 +124,16 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
     passes.bytes += count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
     ++passes.kernels;
   }
-  if (g.accumulate && !fusion.accumulation) {
-    passes.bytes += 2 * count(g.m, g.n) * static_cast<double>(dtype_size(g.dtype));
+  if (!apart(g, fusion)) return passes;
+  const Dtype made = as_made(g, fusion).output;
+  const double buffer = static_cast<double>(dtype_size(g.output));
+  double each = static_cast<double>(dtype_size(made)) + 2 * buffer;
+  ++passes.kernels;
+  if (made != g.output && !fusion.accumulation_cast) {
+    each += 2 * buffer;
     ++passes.kernels;
   }
+  passes.bytes += each * count(g.m, g.n);
   return passes;
 }
 
@@ -167,7 +187,7 @@ Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
       op,
       [&](const Gemm& gemm) {
         const Passes passes = unfused(gemm, kernels.fusion);
-        Seconds time = gemm_time(gemm, device, room);
+        Seconds time = gemm_time(as_made(gemm, kernels.fusion), device, room);
         if (passes.kernels > 0) {
           time += memory_time(passes.bytes, device, room) + device.kernel_start * passes.kernels;
         }

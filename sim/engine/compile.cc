@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/base/error.h"
+#include "sim/program/pieces.h"
 
 namespace stepcast {
 namespace {
@@ -81,7 +82,9 @@ class Compiler {
     if (mesh.stages() == 1) {
       code_.causes[static_cast<std::size_t>(Stream::kGlobal)].part = Part::kOther;
     }
-    const auto registers = kFirstEventRegister + static_cast<std::size_t>(job.events);
+    // One event more for collectives in pieces.
+    const auto registers = kFirstEventRegister + static_cast<std::size_t>(job.events) +
+                           (prices.pieces.empty() ? 0 : 1);
     code_.first_causes.assign(registers, 0);
     code_.receiving.assign(registers, false);
     code_.streams = {Stream::kCompute};
@@ -113,14 +116,92 @@ class Compiler {
         emit(MicroKind::kPass, Stream::kCompute).duration = prices_.pass;
       }
       const std::size_t entry = code_.micros.size();
+      find_pairs(body);
       for (const Instruction& instruction : body.code) {
-        match(instruction, [&](const auto& i) { add(i); });
+        const Pair* pair = pair_here();
+        if (pair == nullptr) {
+          match(instruction, [&](const auto& i) { add(i); });
+        } else if (instruction_ == pair->first()) {
+          add_pieces(body, *pair);
+        }
         ++instruction_;
       }
       if (first_) code_.timed.push_back(static_cast<std::int64_t>(code_.micros.size() - entry));
       code_.micros.push_back({});
     }
   }
+  // A collective in pieces and the product beside it. Both are issued where the first one stands.
+  struct Pair {
+    std::int32_t collective = 0, product = 0;  // instructions of the body
+    std::int32_t first() const { return std::min(collective, product); }
+    std::int32_t last() const { return std::max(collective, product); }
+  };
+
+  void find_pairs(const Body& body) {
+    pairs_.clear();
+    next_pair_ = 0;
+    if (prices_.pieces.empty()) return;
+    for (std::size_t i = 0; i < body.code.size(); ++i) {
+      const auto* collective = std::get_if<Collective>(&body.code[i]);
+      if (collective == nullptr || collective->pieces == 1) continue;
+      pairs_.push_back({static_cast<std::int32_t>(i), product_beside(job_, body, i)});
+    }
+  }
+
+  // The pair of the instruction at hand. Pairs follow each other: verify() allows no product two.
+  const Pair* pair_here() {
+    while (next_pair_ < pairs_.size() && pairs_[next_pair_].last() < instruction_) ++next_pair_;
+    if (next_pair_ == pairs_.size()) return nullptr;
+    const Pair& pair = pairs_[next_pair_];
+    return instruction_ == pair.collective || instruction_ == pair.product ? &pair : nullptr;
+  }
+
+  const PiecePrice& piece_price(TransferId transfer, OpId op, std::int16_t pieces) const {
+    const auto found =
+        std::find_if(prices_.pieces.begin(), prices_.pieces.end(),
+                     [&](const PiecePrice& p) { return p.is_of(transfer, op, pieces); });
+    STEPCAST_CHECK(found != prices_.pieces.end(), "prices belong to the job");
+    return *found;
+  }
+
+  // Parts and pieces in turn; what comes second waits for its own counterpart alone.
+  void add_pieces(const Body& body, const Pair& pair) {
+    const auto& collective =
+        std::get<Collective>(body.code[static_cast<std::size_t>(pair.collective)]);
+    const auto& compute = std::get<Compute>(body.code[static_cast<std::size_t>(pair.product)]);
+    const PiecePrice& price = piece_price(collective.transfer, compute.op, collective.pieces);
+    const std::int32_t here = instruction_;
+    const auto put = [&](const auto& instruction, std::int32_t number, Duration time, bool first) {
+      instruction_ = number;
+      add(instruction);
+      code_.micros.back().duration = time;
+      code_.micros.back().follows = !first;
+    };
+    const auto part = [&](bool first) { put(compute, pair.product, price.part, first); };
+    const auto piece = [&](bool first) { put(collective, pair.collective, price.piece, first); };
+    const auto wait = [&](Stream behind, Stream waits) {
+      const auto event = static_cast<std::int32_t>(kFirstEventRegister) + job_.events;
+      emit(MicroKind::kRecord, behind).other = event;
+      emit(MicroKind::kWait, waits).other = event;
+    };
+    const bool gathers = pair.collective < pair.product;
+    if (gathers) part(true);  // of its own rows
+    const int moved = pieces_moved(transfer(collective.transfer), collective.pieces);
+    for (int i = 0; i < moved; ++i) {
+      const bool first = i == 0;
+      if (gathers) {
+        piece(first);
+        wait(collective.stream, Stream::kCompute);
+        part(false);
+      } else {
+        part(first);
+        wait(Stream::kCompute, collective.stream);
+        piece(first);
+      }
+    }
+    instruction_ = here;
+  }
+
   // Only streams that the Job uses.
   void add_beside() {
     std::vector<const Beside*> used;
@@ -174,7 +255,7 @@ class Compiler {
     Micro& micro = code_.micros.emplace_back();
     micro.kind = kind;
     micro.stream = stream_register(stream);
-    micro.instruction = instruction_;
+    micro.instruction = static_cast<std::uint32_t>(instruction_) & 0x7fffffffu;
     return micro;
   }
 
@@ -278,6 +359,8 @@ class Compiler {
   Code code_;
   std::array<std::int32_t, kStreams> registers_;
   std::vector<std::int32_t> receive_causes_;  // by TransferId; -1: none yet
+  std::vector<Pair> pairs_;                   // of the body at hand, in its order
+  std::size_t next_pair_ = 0;
   std::int32_t instruction_ = 0;
   bool first_ = true;  // bodies of the first micro-batch are being written
 };

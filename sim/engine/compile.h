@@ -44,7 +44,8 @@ struct Micro {
   std::uint16_t stream = 0;        // register
   std::int32_t other = 0;
   std::int32_t detail = 0;
-  std::int32_t instruction = 0;    // index into the body's code
+  std::uint32_t instruction : 31 = 0;  // index into the body's code
+  std::uint32_t follows : 1 = 0;   // a further piece: issued with the first one, in no time more
   Duration duration;
 };
 static_assert(sizeof(Micro) == 24);

@@ -6,6 +6,7 @@
 
 #include "sim/base/error.h"
 #include "sim/hardware/probes.h"
+#include "sim/program/pieces.h"
 
 namespace stepcast {
 
@@ -50,6 +51,14 @@ Work until_waited(const Job& job, const Body& body, std::size_t from, Stream str
   return work;
 }
 
+// Of the product beside a collective in pieces.
+double product_time(const Job& job, const Body& body, std::size_t collective,
+                    const Prices& prices) {
+  const auto at = static_cast<std::size_t>(product_beside(job, body, collective));
+  const auto op = static_cast<std::size_t>(std::get<Compute>(body.code[at]).op);
+  return to_seconds(prices.ops[op]).value;
+}
+
 }  // namespace
 
 std::vector<ComputeBeside> compute_beside(const Job& job, const Prices& prices) {
@@ -64,7 +73,9 @@ std::vector<ComputeBeside> compute_beside(const Job& job, const Prices& prices) 
       const Issued found = issued(body.code[i]);
       if (found.transfer < 0 || found.stream == Stream::kCompute) continue;
       const auto t = static_cast<std::size_t>(found.transfer);
-      const Work here = until_waited(job, body, i + 1, found.stream, prices);
+      Work here = until_waited(job, body, i + 1, found.stream, prices);
+      const auto* c = std::get_if<Collective>(&body.code[i]);
+      if (c != nullptr && c->pieces > 1) here.products += product_time(job, body, i, prices);
       const double time = to_seconds(prices.transfers[t]).value;
       all[t].share += time > 0 ? std::min(1.0, here.all() / time) : 0;
       work[t].products += here.products;

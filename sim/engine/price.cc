@@ -14,6 +14,7 @@
 #include "sim/hardware/profile.h"
 #include "sim/network/measured.h"
 #include "sim/network/network.h"
+#include "sim/program/pieces.h"
 
 namespace stepcast {
 namespace {
@@ -172,6 +173,30 @@ void place_kernels(const Job& job, const Cluster& cluster, Prices& prices) {
   }
 }
 
+// Each collective in pieces with the product beside it, once.
+void price_pieces(const Job& job, const Cluster& cluster, Prices& prices) {
+  for (const Body& body : job.bodies) {
+    for (std::size_t i = 0; i < body.code.size(); ++i) {
+      const auto* c = std::get_if<Collective>(&body.code[i]);
+      if (c == nullptr || c->pieces == 1) continue;
+      const auto at = static_cast<std::size_t>(product_beside(job, body, i));
+      const OpId op = std::get<Compute>(body.code[at]).op;
+      const auto known =
+          std::find_if(prices.pieces.begin(), prices.pieces.end(),
+                       [&](const PiecePrice& p) { return p.is_of(c->transfer, op, c->pieces); });
+      if (known != prices.pieces.end()) continue;
+      const auto& product = std::get<Gemm>(job.ops[static_cast<std::size_t>(op)]);
+      const Transfer& whole = job.transfers[static_cast<std::size_t>(c->transfer)];
+      PiecePrice price{c->transfer, op, c->pieces, {}, {}};
+      price.part =
+          rounded(op_cost(part_of(product, c->pieces), cluster.device).time, "a part of a product");
+      price.piece =
+          rounded(choose_transfer(piece_of(whole, c->pieces), job.mesh, cluster).time, "a piece");
+      prices.pieces.push_back(price);
+    }
+  }
+}
+
 // What a Receive takes of its rank's own time.
 Duration receive_price(const Job& job, const Cluster& cluster, const Transfer& transfer,
                        Duration send) {
@@ -213,6 +238,7 @@ Prices price(const Job& job, const Cluster& cluster) {
     }
   } else {
     prices.beside = price_beside(job, cluster, alone, choices);
+    price_pieces(job, cluster, prices);
   }
   if (profile != nullptr && !profile->work.empty()) place_kernels(job, cluster, prices);
   if (profile != nullptr && !prices.one_stream && !profile->probes.beside.empty()) {

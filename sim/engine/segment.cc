@@ -68,12 +68,12 @@ class Analysis {
     switch (micro.kind) {
       case MicroKind::kCompute:
         segment_.basis[static_cast<std::size_t>(micro.detail)] += micro.duration;
-        work(stream, micro.duration);
+        work(stream, micro);
         see_busy(true, kComputeRegister);
         break;
       case MicroKind::kLocal:
         see_busy(values_[stream].anchored, stream);
-        work(stream, micro.duration);
+        work(stream, micro);
         if (is_busy(stream)) written_[stream + 1] = -1;
         break;
       case MicroKind::kRecord:
@@ -117,15 +117,15 @@ class Analysis {
     }
   }
 
-  void work(std::size_t stream, Duration duration) {
-    segment_.issue += code_.issue;
+  void work(std::size_t stream, const Micro& micro) {
+    if (!micro.follows) segment_.issue += code_.issue;
     Value& value = values_[stream];
     const Duration slack = value.low - segment_.issue;
     const auto [known, fresh] = slacks_.try_emplace(value.root, slack);
     if (!fresh && slack < known->second) known->second = slack;
     raw_ |= value.raw;
     value.raw.reset();
-    value.low += duration;
+    value.low += micro.duration;
     written_[stream] = -1;
   }
 

@@ -21,6 +21,11 @@
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
 //
+// In pieces (Collective::pieces): parts of the product and pieces of what is moved run in turn,
+// each of its own price, and wait for each other as Record and Wait would have them. To the host
+// they are one kernel and one collective: a library's loop issues the rest. On a device of one
+// stream nothing runs beside anything, and all stays whole.
+//
 // One stream. On a device that does everything in order of issue on one queue (a processor whose
 // cores both compute and copy; Prices::one_stream), all streams share the compute stream's clock:
 // nothing runs beside anything, and Record and Wait find their events past. Who receives copies,
@@ -76,6 +81,17 @@ inline std::size_t placed_row(OpId op, Phase phase, bool first) {
          (first ? 0 : 1);
 }
 
+// A collective in pieces and the product beside it: one piece, one part.
+struct PiecePrice {
+  TransferId transfer = 0;
+  OpId product = 0;
+  std::int16_t pieces = 1;
+  Duration piece, part;
+  bool is_of(TransferId t, OpId op, std::int16_t n) const {
+    return transfer == t && product == op && pieces == n;
+  }
+};
+
 // What everything in a Job costs, indexed by OpId and TransferId.
 struct Prices {
   std::vector<Duration> ops;
@@ -86,6 +102,7 @@ struct Prices {
   Duration graph;              // and before all of a step that is launched whole
   std::vector<double> slow;    // by rank: factor on its ops; empty if all are 1
   std::vector<Beside> beside;  // one for each stream with transfers, at most
+  std::vector<PiecePrice> pieces;  // distinct: a handful a Job
   bool one_stream = false;
   std::vector<Duration> receives;  // of one stream: of each transfer's Receive, by TransferId
   // Where a kernel's time depends on its phase and on whether its micro-batch is the first: these

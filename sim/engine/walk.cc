@@ -195,7 +195,7 @@ std::int32_t Walk::take() {
 
 // When the host has issued one more instruction and its stream is free.
 inline Instant Walk::issue(const Here& here, const Micro& micro) {
-  here.clocks[kHostRegister] += code_.issue;
+  here.clocks[kHostRegister] += micro.follows ? Duration() : code_.issue;
   return later(here.clocks[micro.stream], here.clocks[kHostRegister]);
 }
 
@@ -222,7 +222,8 @@ inline void Walk::keep_span(const Here& here, const Micro& micro, Instant begin,
       body.code[static_cast<std::size_t>(micro.instruction)],
       [](const Collective& i) { return i.stream; }, [](const Send& i) { return i.stream; },
       [](const Receive& i) { return i.stream; }, [](const auto&) { return Stream::kCompute; });
-  timeline_.trace.spans.push_back({here.index, call.body, micro.instruction, call.chunk,
+  timeline_.trace.spans.push_back({here.index, call.body,
+                                   static_cast<std::int32_t>(micro.instruction), call.chunk,
                                    call.micro_batch, stream, begin, end});
 }
 

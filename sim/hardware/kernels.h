@@ -71,6 +71,7 @@ struct Fusion {
   LossKernels loss = LossKernels::kParallel;
   bool bias_gradients = true;  // false: a linear layer's bias gradient reads the output's again
   bool accumulation = true;    // false: a weight gradient is written, then added to the buffer
+  bool accumulation_cast = true;  // false: and first copied to the buffer's type, where it differs
   bool norm_gradients = true;  // false: those of the weights read both inputs again
   bool gates = true;           // false: activation and product of a gated MLP one by one
   bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights

@@ -91,6 +91,8 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kQuantizeBoth: return 2;     // scale, largest of what is seen
     case PointwiseKind::kCast:
     case PointwiseKind::kTranspose:
+    case PointwiseKind::kMask:
+    case PointwiseKind::kMaskBackward:
     case PointwiseKind::kFill: return 0;             // moves only
   }
   return 0;
@@ -184,6 +186,8 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kRotary:
     case PointwiseKind::kRotaryBackward:
     case PointwiseKind::kSoftmax:
+    case PointwiseKind::kMask:
+    case PointwiseKind::kMaskBackward:
     case PointwiseKind::kAddRowsBackward:
     case PointwiseKind::kCast:
     case PointwiseKind::kFill:
@@ -293,6 +297,8 @@ std::string_view pointwise_name(PointwiseKind kind) {
     case PointwiseKind::kRotaryBackward: return "rotary_backward";
     case PointwiseKind::kSoftmax: return "softmax";
     case PointwiseKind::kSoftmaxBackward: return "softmax_backward";
+    case PointwiseKind::kMask: return "mask";
+    case PointwiseKind::kMaskBackward: return "mask_backward";
     case PointwiseKind::kCast: return "cast";
     case PointwiseKind::kFill: return "fill";
     case PointwiseKind::kScale: return "scale";

@@ -122,10 +122,13 @@ enum class PointwiseKind : std::uint8_t {
   kSoftmax,          // scores (rows, columns) -> masked softmax; row r's query stands at
                      //   position r % columns
   kSoftmaxBackward,  // d_p, p -> d_scores
+  kMask,             // scores -> in place: where causal kSoftmax masks, they become kMaskedScore
+  kMaskBackward,     // d_scores -> in place: there they become 0
   kCast,             // x... -> x in another dtype; into a tensor of 1 / t of the rows: the tensor
                      //   rank's share of them
   kFill,             // -> zeros
-  kScale,            // x -> c x
+  kScale,            // x -> c x. What made x was divided by c besides (Megatron-LM's query-key
+                     //   layer scaling): execute takes 1 for both
   // Operands of 8-bit products, (rows, columns) that of x. A product reads its operands along k, in
   // which it sums; so a matrix that two products read along different sides is needed twice: once
   // as it stands and once for its columns, transposed or with scales of its own.
@@ -135,6 +138,9 @@ enum class PointwiseKind : std::uint8_t {
   kTranspose,        // x -> its transpose
 };
 std::string_view pointwise_name(PointwiseKind kind);
+
+// Megatron-LM's (megatron/model/utils.py, attention_mask_func): the exponential of nothing.
+inline constexpr double kMaskedScore = -10000;
 
 // Rates that dropout may have: its probability to zero an element.
 inline constexpr double kDropoutLeast = 1e-6, kDropoutMost = 1 - 1e-6;

@@ -144,12 +144,22 @@ struct Compute {
   Phase phase = Phase::kForward;
   bool operator==(const Compute&) const = default;
 };
+// In n pieces, n > 1: moved beside the matrix product next to it in the body, whose rows are worked
+// out in n parts, so that part and piece are in flight at once (Wang et al. 2023, "Overlap
+// Communication with Dependent Computation"; Transformer Engine's userbuffers, PyTorch's
+// asynchronous tensor parallelism). What is moved and worked out is the same.
+//   An all-gather: the product is the first Compute behind it, and reads what it writes. Its first
+//     part is of the rank's own rows, which are there; n - 1 pieces come in, each for one part.
+//   A reduce-scatter: the product is the last Compute before it, and writes what it reads. n pieces
+//     leave, each as soon as its part is worked out.
+// The body's Record and Wait stay as they are without pieces: they tell when all of it is there.
 struct Collective {
   TransferId transfer = 0;
   Operands operands;
   Label label;
   Stream stream = Stream::kTensor;
   Phase phase = Phase::kForward;
+  std::int16_t pieces = 1;
   bool operator==(const Collective&) const = default;
 };
 // To, or from, the rank `step` further on the pipeline axis (wrapping around).

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "sim/program/pieces.h"
 #include "sim/program/program.h"
 #include "sim/program/text.h"
 
@@ -393,6 +394,9 @@ class Parser {
     collective.label = label(line);
     collective.stream = stream(line);
     collective.phase = phase(line);
+    if (line.peek().starts_with("pieces=")) {
+      collective.pieces = static_cast<std::int16_t>(line.integer("pieces=", 2, kPiecesMax));
+    }
     collective.operands = read_operands(line, body);
     return collective;
   }

@@ -190,6 +190,7 @@ class Printer {
           append(out_, "collective @", c.transfer, ' ');
           print_label(c.label);
           append(out_, ' ', stream_name(c.stream), ' ', phase_name(c.phase));
+          if (c.pieces > 1) append(out_, " pieces=", c.pieces);
           print_operands(body, c.operands);
         },
         [&](const Send& s) {

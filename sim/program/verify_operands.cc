@@ -64,6 +64,8 @@ Arity arity(const Pointwise& p) {
     case PointwiseKind::kRotary:
     case PointwiseKind::kRotaryBackward:
     case PointwiseKind::kSoftmax:
+    case PointwiseKind::kMask:
+    case PointwiseKind::kMaskBackward:
     case PointwiseKind::kScale:
     case PointwiseKind::kAmax:
     case PointwiseKind::kTranspose: return {{1, 1}, {1, 1}};

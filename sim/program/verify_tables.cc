@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "sim/program/pieces.h"
 #include "sim/program/text.h"
 #include "sim/program/verify_parts.h"
 
@@ -286,6 +287,9 @@ class BodyChecker {
     const Transfer& transfer = job_.transfers[static_cast<std::size_t>(collective.transfer)];
     if (transfer.kind == TransferKind::kSendReceive) return "a message is no collective";
     if (sends_or_receives(collective.stream)) return "a collective on a stream of messages";
+    if (collective.pieces < 1 || collective.pieces > kPiecesMax) {
+      return text_of(collective.pieces, " pieces are not 1 to ", kPiecesMax);
+    }
     return "";
   }
 
@@ -320,6 +324,21 @@ class BodyChecker {
   std::size_t used_ = 0;  // operands of the instructions so far
 };
 
+// Of collectives in pieces and the products beside them. REQUIRES: each instruction is whole.
+std::string all_pieces_fault(const Job& job, const Body& body) {
+  std::int32_t last = -1;
+  for (std::size_t i = 0; i < body.code.size(); ++i) {
+    const auto* collective = std::get_if<Collective>(&body.code[i]);
+    if (collective == nullptr || collective->pieces == 1) continue;
+    std::string fault = pieces_fault(job, body, i);
+    const std::int32_t product = fault.empty() ? product_beside(job, body, i) : -1;
+    if (fault.empty() && product == last) fault = "beside a product that another one is beside";
+    if (!fault.empty()) return text_of("instruction ", number(i), ": ", fault);
+    last = product;
+  }
+  return "";
+}
+
 std::string bodies_fault(const Job& job) {
   std::int64_t instructions = 0;
   for (std::size_t b = 0; b < job.bodies.size(); ++b) {
@@ -333,7 +352,8 @@ std::string bodies_fault(const Job& job) {
       return text_of("body &", number(b), " (", body.name, "), instruction ", number(i), ": ",
                      fault);
     }
-    const std::string fault = checker.check_end();
+    std::string fault = checker.check_end();
+    if (fault.empty()) fault = all_pieces_fault(job, body);
     if (!fault.empty()) return text_of("body &", number(b), " (", body.name, "): ", fault);
   }
   return "";

@@ -152,6 +152,12 @@ TEST(BrokenJob, WithAMaximumForASumLosesItsLoss) {
 TEST(Executable, SaysWhatIsInTheWay) {
   Plan plan = executable_plan(8, 8);
   EXPECT_EQ(executable(lowered(model(), plan)), "");
+  Plan pieces = plan;
+  pieces.tensor = 2;
+  pieces.sequence_parallel = true;
+  EXPECT_EQ(executable(lowered(model(), pieces)), "");
+  pieces.tensor_pieces = 2;
+  EXPECT_NE(executable(lowered(model(), pieces)).find("in 2 pieces"), std::string::npos);
   plan.dropout = true;
   plan.fused_attention = false;
   Job dropping = lowered(model(), plan);

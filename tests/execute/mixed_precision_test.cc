@@ -71,6 +71,8 @@ std::vector<MixedCase> cases() {
       {"bf16_moments", small_gpt, kMain, [](Plan& p) { p.moments = Dtype::kBf16; }},
       {"unfused_recompute", small_qwen, kMain,
        [](Plan& p) { p.fused_attention = false, p.recompute = Recompute::kSelective; }},
+      {"softmax_of_megatron", small_gpt, kMain,
+       [](Plan& p) { p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatron; }},
       {"full_recompute_micro2", small_qwen, kMain,
        [](Plan& p) { p.recompute = Recompute::kFull, p.micro_batch = 2; }},
       {"data2_zero0", small_llama, kNarrow, [](Plan& p) { p.data = 2; }},

@@ -74,6 +74,8 @@ void add_data_parallel(Cases& cases) {
     cases.add(name + "_hybrid", llama, 2,
               [&](Plan& p) { p.data = 4, p.zero = zero, p.shard_group = 2; });
   }
+  cases.add("zero1_whole_gradients", gpt, 2,
+            [](Plan& p) { p.data = 4, p.zero = 1, p.all_reduce = true; });
   // Three does not divide what it shards: padding.
   cases.add("zero1_small_buckets", qwen, 3, [](Plan& p) {
     p.data = 4, p.zero = 1, p.bucket = Bytes(4000);
@@ -115,6 +117,12 @@ void add_tensor_parallel(Cases& cases) {
   });
   cases.add("tensor2_unfused", qwen, 2, [](Plan& p) {
     p.tensor = 2, p.fused_attention = false, p.micro_batch = 2;
+  });
+  cases.add("softmax_of_megatron", gpt, 2,
+            [](Plan& p) { p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatron; });
+  cases.add("tensor2_softmax_of_core_selective", gpt, 2, [](Plan& p) {
+    p.tensor = 2, p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatronCore;
+    p.recompute = Recompute::kSelective;
   });
 }
 

@@ -86,6 +86,23 @@ TEST(Activations, SequenceParallelismDividesAllOfThem) {
   }
 }
 
+// Without Megatron-LM's fused kernel autograd keeps fp32 probabilities: softmax 4, mask 1, dropped
+// 2; Core's in the compute type keep what the fused kernel keeps.
+TEST(Activations, OfPytorchsSoftmaxAreInSinglePrecision) {
+  for (const Size& z : {Size{128, 1, 64, 4}, Size{4096, 1, 64, 1}, Size{4100, 4, 64, 1}}) {
+    Plan plan = unfused(z, 1, false);
+    const Model model = gpt_model(2, z.h, z.a, 512, z.s);
+    const std::int64_t linear = 34 * z.s * z.b * z.h, scores = z.a * z.s * z.s * z.b;
+    plan.softmax = SoftmaxKernels::kMegatron;
+    EXPECT_EQ(saved_by_layer(model, plan).counted, linear + 7 * scores);
+    plan.softmax = SoftmaxKernels::kMegatronCore;
+    EXPECT_EQ(saved_by_layer(model, plan).counted, linear + 5 * scores);
+    plan.softmax = SoftmaxKernels::kMegatron;
+    plan.recompute = Recompute::kSelective;
+    EXPECT_EQ(saved_by_layer(model, plan).counted, linear);
+  }
+}
+
 // Selective recomputation drops the attention core: 34 sbh / t.
 TEST(Activations, SelectiveRecomputationLeavesThirtyFour) {
   for (const Size& z : kSizes) {

@@ -3,6 +3,7 @@
 #include "models/lower.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include "models/stages.h"
 #include "models/transformer.h"
 #include "sim/engine/simulate.h"
+#include "sim/program/pieces.h"
 #include "tests/support/toy_network.h"
 
 namespace stepcast {
@@ -38,6 +40,7 @@ Case random_case(std::mt19937& random) {
   p.tensor = pick({1, 2});
   p.sequence_parallel = p.tensor > 1 && random() % 2 == 0;
   p.tensor_overlap = random() % 2 == 0;
+  if (p.sequence_parallel && p.tensor_overlap) p.tensor_pieces = pick({1, 2, 4});
   p.pipeline = pick({1, 2, 4});
   p.schedule = random() % 2 == 0 ? PipelineSchedule::k1f1b : PipelineSchedule::kGpipe;
   if (p.pipeline > 1 && layers % (2 * p.pipeline) == 0 && random() % 2 == 0) {
@@ -53,6 +56,7 @@ Case random_case(std::mt19937& random) {
   p.data = pick({1, 2, 4});
   p.zero = static_cast<int>(random() % 4);
   p.shard_group = p.data == 4 && random() % 2 == 0 ? 2 : 0;
+  p.all_reduce = random() % 2 == 0;
   p.bucket = Bytes(pick({1, 20'000, 200'000'000}));
   p.overlap = random() % 2 == 0;
   p.prefetch = pick({0, 1, 2, 5});
@@ -96,6 +100,15 @@ Prices uneven_prices(const Job& job, std::int64_t issue) {
   }
   prices.issue = Duration(issue);
   prices.pass = Duration(issue / 2);
+  for (const Body& body : job.bodies) {
+    for (std::size_t i = 0; i < body.code.size(); ++i) {
+      const auto* c = std::get_if<Collective>(&body.code[i]);
+      if (c == nullptr || c->pieces == 1) continue;
+      const auto product = static_cast<std::size_t>(product_beside(job, body, i));
+      prices.pieces.push_back({c->transfer, std::get<Compute>(body.code[product]).op, c->pieces,
+                               Duration(301), Duration(457)});
+    }
+  }
   return prices;
 }
 
@@ -145,6 +158,43 @@ TEST(Lower, EveryLegalPlanMeansTheSameToAllReaders) {
     for (std::size_t stage = 0; stage < memory.stages.size(); ++stage) {
       ASSERT_EQ(memory.stages[stage].peak, replayed_peak(job, stage)) << c.text;
     }
+  }
+}
+
+// By name, the pieces of each exchange of the first layer in bodies of that name.
+std::map<std::string, int> pieces_in(const Job& job, const std::string& name) {
+  std::map<std::string, int> pieces;
+  for (const Body& body : job.bodies) {
+    if (body.name != name) continue;
+    for (const Instruction& i : body.code) {
+      const auto* c = std::get_if<Collective>(&i);
+      if (c == nullptr || c->label.layer > 0) continue;
+      pieces[job.names[static_cast<std::size_t>(c->label.name)]] = c->pieces;
+    }
+  }
+  return pieces;
+}
+
+// What Transformer Engine moves in pieces (userbuffers): forward's four exchanges and backward's
+// gathers of gradients. Backward's others run beside the other product, whole.
+TEST(Lower, MovesInPiecesWhatTheProductBesideItTakesOrMakes) {
+  Plan plan = small_plan(16, 1, 1);
+  plan.tensor = 2;
+  plan.sequence_parallel = true;
+  plan.tensor_pieces = 4;
+  const Job job = lower(transformer(gpt_model(2, 32, 4, 96, 64), plan), plan);
+  ASSERT_EQ(verify(job), "");
+  const std::map<std::string, int> forward = pieces_in(job, "forward");
+  for (const char* name : {"qkv.gather", "proj.reduce", "fc1.gather", "fc2.reduce"}) {
+    EXPECT_EQ(forward.at(name), 4) << name;
+  }
+  const std::map<std::string, int> backward = pieces_in(job, "backward");
+  for (const char* name : {"fc2.reduce.gradient", "proj.reduce.gradient"}) {
+    EXPECT_EQ(backward.at(name), 4) << name;
+  }
+  for (const char* name : {"fc1.gather.gradient", "qkv.gather.gradient", "fc1.gather",
+                           "qkv.gather"}) {
+    EXPECT_EQ(backward.at(name), 1) << name;
   }
 }
 

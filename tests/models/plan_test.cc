@@ -120,6 +120,16 @@ TEST(Plan, GivesOneMicroBatchToEachRankWhereNoGlobalBatchIsGiven) {
   EXPECT_EQ(plan.micro_batches(), 1);
 }
 
+TEST(Plan, MovesInEqualPiecesWhatSequenceParallelismExchanges) {
+  const std::string head = R"({"batch": {"sequence_length": 64}, "parallel": {"tensor": 2, )";
+  EXPECT_EQ(read(head + R"("sequence_parallel": true, "tensor_pieces": 4}})").tensor_pieces, 4);
+  EXPECT_THAT(error_of(head + R"("tensor_pieces": 4}})"), HasSubstr("sequence_parallel"));
+  EXPECT_THAT(error_of(head + R"("sequence_parallel": true, "tensor_pieces": 3}})"),
+              HasSubstr("64 tokens"));
+  EXPECT_THAT(error_of(head + R"("sequence_parallel": true, "tensor_pieces": 65}})"),
+              HasSubstr("64"));
+}
+
 TEST(Plan, ReadsEverySection) {
   const Plan plan = read(R"({
       "batch": {"sequence_length": 8192, "micro": 2, "global": 2048},
@@ -129,11 +139,12 @@ TEST(Plan, ReadsEverySection) {
                    "scatter_gather": false,
                    "order": ["tensor", "pipeline", "data"]},
       "sharding": {"zero": 3, "bucket": "150 MB", "overlap": false, "prefetch": 2,
-                   "shard_group": 8, "reshard_after_forward": false},
+                   "all_reduce": true, "shard_group": 8, "reshard_after_forward": false},
       "recompute": "selective",
       "precision": {"compute": "fp16", "gradients": "fp16", "master": "fp32", "moments": "bf16",
                     "gradient_copy": "fp32"},
-      "attention": "unfused", "dropout": true, "dropout_rate": 0.2, "clip_gradients": false,
+      "attention": "unfused", "softmax": "megatron",
+      "dropout": true, "dropout_rate": 0.2, "clip_gradients": false,
       "loss": "transformer_engine", "allocator": {"blas_workspace": "32 MiB"},
       "host": {"launch": "4 us", "optimizer_sync": true},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
@@ -149,12 +160,14 @@ TEST(Plan, ReadsEverySection) {
   EXPECT_EQ(plan.bucket, Bytes(150'000'000));
   EXPECT_EQ(plan.prefetch, 2);
   EXPECT_FALSE(plan.overlap || plan.reshard_after_forward);
+  EXPECT_TRUE(plan.all_reduce);
   EXPECT_EQ(plan.recompute, Recompute::kSelective);
   EXPECT_EQ(plan.compute, Dtype::kFp16);
   EXPECT_EQ(plan.moments, Dtype::kBf16);
   EXPECT_TRUE(plan.master && plan.gradient_copy && plan.dropout);
   EXPECT_EQ(plan.dropout_rate, 0.2);
   EXPECT_FALSE(plan.fused_attention || plan.clip_gradients);
+  EXPECT_EQ(plan.softmax, SoftmaxKernels::kMegatron);
   EXPECT_EQ(plan.blas_workspace, Bytes(32 << 20));
   EXPECT_TRUE(plan.weight_gradient_placeholders && plan.gather_buffer);
   EXPECT_EQ(plan.loss, CrossEntropy::kTransformerEngine);
@@ -163,11 +176,42 @@ TEST(Plan, ReadsEverySection) {
                                       Axis::kData, Axis::kReplica));
 }
 
+// One of the conditions of Megatron-LM's is_kernel_available broken at a time.
+TEST(Plan, HasMegatronsFusedSoftmaxWhereItsKernelServes) {
+  const auto is_fused = [](std::int64_t columns, std::int64_t sequences, Dtype dtype,
+                           SoftmaxKernels softmax) {
+    Plan plan;
+    plan.sequence_length = columns;
+    plan.tensor = 8;
+    plan.micro_batch = sequences;
+    plan.compute = dtype;
+    plan.softmax = softmax;
+    Model model;
+    model.heads = 8;  // one a rank
+    return softmax_is_fused(plan, model);
+  };
+  using enum SoftmaxKernels;
+  EXPECT_TRUE(is_fused(1024, 4, Dtype::kFp16, kMegatron));
+  EXPECT_FALSE(is_fused(1024, 4, Dtype::kFp32, kMegatron));
+  EXPECT_FALSE(is_fused(1024, 2, Dtype::kFp16, kMegatron));
+  EXPECT_FALSE(is_fused(1022, 4, Dtype::kFp16, kMegatron));
+  EXPECT_TRUE(is_fused(2048, 12, Dtype::kBf16, kMegatron));
+  EXPECT_FALSE(is_fused(2052, 4, Dtype::kBf16, kMegatron));
+  EXPECT_TRUE(is_fused(4096, 4, Dtype::kBf16, kMegatronCore));
+  EXPECT_FALSE(is_fused(4100, 4, Dtype::kBf16, kMegatronCore));
+  EXPECT_FALSE(is_fused(128, 4, Dtype::kBf16, kMegatron));
+  EXPECT_TRUE(is_fused(132, 4, Dtype::kBf16, kMegatron));
+  EXPECT_TRUE(is_fused(20, 8, Dtype::kBf16, kMegatron));
+  EXPECT_FALSE(is_fused(16, 8, Dtype::kBf16, kMegatron));
+  EXPECT_TRUE(is_fused(16, 1, Dtype::kFp32, kFused));
+}
+
 TEST(Plan, ReadsBackEqualAfterWriting) {
   for (const char* more :
        {R"("dropout": false)", R"("recompute": {"every": 4})", R"("recompute": "full")",
         R"("recompute": {"layers": 3})",
         R"("recompute": {"modules": ["mlp", "norm"]}, "attention": "unfused")",
+        R"("attention": "unfused", "softmax": "megatron_core")",
         R"("precision": {"compute": "fp32"}, "clip_gradients": false)",
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
         R"("precision": {"compute": "fp8", "scaling": "delayed", "fp8_weights": true})",

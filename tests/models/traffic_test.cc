@@ -33,6 +33,9 @@ TEST(Traffic, OfDataParallelismIsTwiceTheGradientsAndOfZero3ThreeTimes) {
     const std::int64_t plain = 2 * (n - 1) * kBytes / n;
     EXPECT_EQ(data_bytes(data_parallel(0, n), kParameters), plain);
     EXPECT_EQ(data_bytes(data_parallel(1, n), kParameters), plain);
+    Plan whole = data_parallel(1, n);  // all gradients everywhere, then the weights
+    whole.all_reduce = true;
+    EXPECT_EQ(data_bytes(whole, kParameters), 3 * plain / 2);
     EXPECT_EQ(data_bytes(data_parallel(2, n), kParameters), plain);
     EXPECT_EQ(data_bytes(data_parallel(3, n), kParameters), 3 * plain / 2);
   }

@@ -203,6 +203,25 @@ void take_softmax_of_masked_rows(TwoSidedOp& on) {
   }
 }
 
+// Of two heads of a sequence, each by itself; and the scale that leaves them as they are.
+void mask_and_scale_scores(TwoSidedOp& on) {
+  on.place = kPlace;
+  for (const Dtype dtype : kDtypes) {
+    for (const std::int64_t columns : {16, 13}) {
+      TwoFold scores = on.random({2 * columns, columns}, dtype), scaled = scores, d = scores;
+      on.run(Pointwise{PointwiseKind::kScale, 2 * columns, columns, dtype, dtype}, {&scores},
+             {&scaled});
+      on.expect_close(scaled, 0);
+      on.run(Pointwise{PointwiseKind::kMask, 2 * columns, columns, dtype, dtype}, {&scores},
+             {&scores});
+      on.expect_close(scores, tolerance(dtype));  // kMaskedScore in bf16 is -9,984
+      on.run(Pointwise{PointwiseKind::kMaskBackward, 2 * columns, columns, dtype, dtype}, {&d},
+             {&d});
+      on.expect_close(d, 0);
+    }
+  }
+}
+
 // The second half of a vocabulary of 2 x 1040, whose last 30 columns are padding.
 void take_the_loss_over_aslice_of_the_vocabulary(TwoSidedOp& on) {
   on.place = kPlace;
@@ -285,6 +304,7 @@ const std::vector<KernelCase>& memory_cases() {
       {"AddPositionsAndBiases", add_positions_and_biases},
       {"RotateThereAndBack", rotate_there_and_back},
       {"TakeSoftmaxOfMaskedRows", take_softmax_of_masked_rows},
+      {"MaskAndScaleScores", mask_and_scale_scores},
       {"TakeTheLossOverASliceOfTheVocabulary", take_the_loss_over_aslice_of_the_vocabulary},
       {"LookUpAndAddUpEqualIds", look_up_and_add_up_equal_ids},
       {"CastJoinAndTakeAShare", cast_join_and_take_ashare},

@@ -131,6 +131,22 @@ TEST(Framework, LetsTheHostWaitWhereTheFrameworkDoes) {
   EXPECT_FALSE(other.p2p_sync || other.pass_sync || other.optimizer_sync);
 }
 
+// DeepSpeed's BF16_Optimizer adds copies of the gradients in fp32, and all-reduces all of them.
+TEST(Framework, AccumulatesInFp32WhereDeepSpeedTrainsInBf16) {
+  for (const char* compute : {"bf16", "fp16"}) {
+    const Json question = {
+        {"framework", "megatron-deepspeed"}, {"model", "gpt2"},
+        {"cluster", "a100-80gb-1x8"},        {"batch", {{"sequence_length", 1024}, {"global", 32}}},
+        {"sharding", {{"zero", 1}}},         {"precision", {{"compute", compute}}}};
+    const WhatIf what_if = read_what_if(Document{"w", question, {}}, ".");
+    const bool bf16 = what_if.plan.compute == Dtype::kBf16;
+    EXPECT_EQ(what_if.plan.gradients, bf16 ? Dtype::kFp32 : Dtype::kFp16);
+    EXPECT_EQ(what_if.plan.all_reduce, bf16);
+    EXPECT_FALSE(what_if.cluster.device.kernels.fusion.accumulation);
+    EXPECT_EQ(what_if.cluster.device.kernels.fusion.accumulation_cast, !bf16);
+  }
+}
+
 TEST(Framework, IsAnErrorWhereItIsUnknown) {
   const Json question = {{"framework", "megatron-lm-2012"},
                          {"model", "gpt2"},

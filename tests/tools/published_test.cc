@@ -177,7 +177,7 @@ TEST(Published, RefusesARowThatSaysTooLittle) {
 // What is in the repository: read whole, and about as many rows as its README says.
 TEST(Published, ShipsTheRunsThatItsReadmeCounts) {
   const std::vector<PlacedRow> rows = shipped_runs();
-  EXPECT_GT(rows.size(), 1900u);
+  EXPECT_GT(rows.size(), 1000u);
 }
 
 }  // namespace

@@ -192,6 +192,31 @@ TEST_F(Gradient, OfUnfusedAttention) {
   expect_gradient(loss, qkv, d_qkv);
 }
 
+// The same probabilities by the kernels of PyTorch, mask and softmax apart, and its gradient.
+TEST_F(Gradient, OfSoftmaxWhoseMaskIsAKernelOfItsOwn) {
+  Array x = random({24, 3}), wide = x, scores = x, p = x, fused = x;
+  const auto pointwise = [](PointwiseKind kind, bool causal = false) {
+    return Pointwise{kind, 24, 3, kReal, kReal, causal};
+  };
+  const auto loss = [&] {
+    run(pointwise(PointwiseKind::kCast), {&x}, {&wide});
+    run(pointwise(PointwiseKind::kScale), {&wide}, {&scores});
+    run(pointwise(PointwiseKind::kMask), {&scores}, {&scores});
+    run(pointwise(PointwiseKind::kSoftmax), {&scores}, {&p});
+    return sum(p);
+  };
+  loss();
+  run(pointwise(PointwiseKind::kSoftmax, true), {&x}, {&fused});
+  for (std::size_t i = 0; i < p.data.size(); ++i) EXPECT_NEAR(p.data[i], fused.data[i], 1e-12);
+
+  Array dp = weights_of(p), ds = p, dx = p;
+  run(pointwise(PointwiseKind::kSoftmaxBackward), {&dp, &p}, {&ds});
+  for (std::size_t i = 0; i < 24; i += 3) ds.data[3 * i + 2] = 1;  // row 0 of 3 sees one score
+  run(pointwise(PointwiseKind::kMaskBackward), {&ds}, {&ds});
+  run(pointwise(PointwiseKind::kScale), {&ds}, {&dx});
+  expect_gradient(loss, x, dx);
+}
+
 // Onto a residual, with a bias. A mask is bytes; what holds it has room for more.
 TEST_F(Gradient, OfDropoutOntoAResidual) {
   Array x = random({6, 5}), residual = random({6, 5}), bias = weight(random({5}));

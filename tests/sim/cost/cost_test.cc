@@ -235,7 +235,15 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   weights.role = GemmRole::kWeightGradient;
   EXPECT_EQ(more(weights, &Fusion::accumulation), 0);
   weights.accumulate = true;
-  EXPECT_NEAR(more(weights, &Fusion::accumulation), 2 * 2 * 4096 * 1024 / 1e12 + 2.7e-6, 1e-9);
+  // Read, and added to the buffer; half of one 2-byte output less is exposed behind the product.
+  const double elements = 4096 * 1024;
+  EXPECT_NEAR(more(weights, &Fusion::accumulation), (6 - 1) * elements / 1e12 + 2.7e-6, 1e-9);
+  weights.output = Dtype::kFp32;  // 2 + 8, less the halves of 4 + 4 behind, for one of 2
+  EXPECT_NEAR(more(weights, &Fusion::accumulation), (10 - 3) * elements / 1e12 + 2.7e-6, 1e-9);
+  EXPECT_EQ(more(weights, &Fusion::accumulation_cast), 0);
+  device.kernels.fusion.accumulation = false;  // now without the cast in one kernel: 8 more
+  EXPECT_NEAR(more(weights, &Fusion::accumulation_cast), 8 * elements / 1e12 + 2e-6, 1e-9);
+  device.kernels.fusion.accumulation = true;
   EXPECT_EQ(more(weights, &Fusion::bias_gradients), 0);
   weights.bias = true;
   EXPECT_NEAR(more(weights, &Fusion::bias_gradients), 2.0 * 4096 * 8192 / 1e12 + 2.7e-6, 1e-9);

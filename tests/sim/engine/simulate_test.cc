@@ -227,6 +227,65 @@ TEST(Simulate, ExposesWhatOfACollectiveNoKernelHides) {
   }
 }
 
+// A kernel of 5, then an exchange in three pieces beside a product, and the wait for all of it.
+struct InPieces : Text {
+  InPieces(TransferKind kind, std::int64_t piece, std::int64_t part) : Text(1, 2) {
+    const OpId before = op(5), product = op(1000);
+    const TransferId whole = transfer(kind, Axis::kTensor, 1000);
+    prices.pieces.push_back({whole, product, 3, Duration(piece), Duration(part)});
+    Collective moved = collective(whole, Stream::kTensor);
+    moved.pieces = 3;
+    std::vector<Instruction> code = {kernel(before)};
+    const std::vector<Instruction> exchange = {Record{Stream::kCompute, 0},
+                                               Wait{Stream::kTensor, 0}, moved,
+                                               Record{Stream::kTensor, 1}};
+    const bool gathers = kind == TransferKind::kAllGather;
+    if (!gathers) code.push_back(kernel(product));
+    code.insert(code.end(), exchange.begin(), exchange.end());
+    code.push_back(Wait{Stream::kCompute, 1});
+    if (gathers) code.push_back(kernel(product));
+    program({{body(Phase::kForward, code), 0, 0}});
+  }
+  void expect(std::int64_t step, std::int64_t exposed, std::int64_t other = 0) {
+    for (const Ranks ranks : {Ranks::kFolded, Ranks::kAll}) {
+      const Timeline timeline = simulate(job, prices, {ranks});
+      EXPECT_EQ(timeline.step, Duration(step));
+      EXPECT_EQ(timeline.ranks[0].breakdown,
+                parts({{Part::kCompute, 20}, {Part::kTensor, exposed}, {Part::kOther, other}}));
+    }
+  }
+};
+
+// From 5 on: parts at 5, 10 and 15, the last two of rows that came at 9 and 13. With pieces of 7
+// they come at 12 and 19: parts at 5, 12 and 19, the last one up to 24.
+TEST(Simulate, GathersInPiecesBesideThePartsThatTakeThem) {
+  InPieces(TransferKind::kAllGather, 4, 5).expect(20, 0);
+  InPieces(TransferKind::kAllGather, 7, 5).expect(24, 4);
+}
+
+// Parts end at 10, 15 and 20, and the last piece leaves then: at 24. Pieces of 7 leave one behind
+// the other from 10 on: 31.
+TEST(Simulate, ScattersInPiecesBehindThePartsThatMakeThem) {
+  InPieces(TransferKind::kReduceScatter, 4, 5).expect(24, 4);
+  InPieces(TransferKind::kReduceScatter, 7, 5).expect(31, 11);
+}
+
+// Issued at 100, 200 (the product) and 300 (the gather). The first part runs from 200 to 205, the
+// pieces come at 304 and 308, and the other parts run from 304 to 314: no launches of their own.
+TEST(Simulate, IssuesAnExchangeInPiecesAsOneKernelAndOneCollective) {
+  InPieces text(TransferKind::kAllGather, 4, 5);
+  text.prices.issue = Duration(100);
+  text.expect(314, 99, 195);
+}
+
+TEST(Simulate, LeavesAnExchangeWholeOnADeviceOfOneStream) {
+  InPieces text(TransferKind::kAllGather, 4, 5);
+  text.prices.pieces.clear();
+  text.prices.one_stream = true;
+  text.prices.receives.assign(text.job.transfers.size(), Duration(0));
+  EXPECT_EQ(simulate(text.job, text.prices).step, Duration(5 + 1000 + 1000));
+}
+
 // Stage 0 works 10 and sends for 4; stage 1 waits 14 for it, of which 4 are the wire's. It then
 // works 10, to 24; stage 0 was done at 14 (its send stream) and waits.
 TEST(Simulate, SplitsTheWaitForAMessageIntoWireAndBubble) {

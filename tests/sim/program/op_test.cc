@@ -24,6 +24,8 @@ std::vector<Op> one_of_each() {
       Norm{Pass::kBackward, NormKind::kLayer, 4, 8, Dtype::kFp32},
       Pointwise{PointwiseKind::kSwiglu, 4, 8, Dtype::kBf16, Dtype::kBf16, false},
       Pointwise{PointwiseKind::kSoftmax, 4, 8, Dtype::kBf16, Dtype::kFp32, true},
+      Pointwise{PointwiseKind::kMask, 4, 8, Dtype::kFp32, Dtype::kFp32},
+      Pointwise{PointwiseKind::kMaskBackward, 4, 8, Dtype::kFp32, Dtype::kFp32},
       Pointwise{PointwiseKind::kRotary, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 4},
       Pointwise{PointwiseKind::kDropout, 4, 8},
       Pointwise{PointwiseKind::kDropout, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 0, true},
@@ -82,6 +84,8 @@ TEST(Op, MovesOperandsOfPointwiseWork) {
   EXPECT_EQ(bytes(PointwiseKind::kSwigluBackward), 160);  // d_y half as wide as the other two
   EXPECT_EQ(bytes(PointwiseKind::kDropoutAdd), 224);      // x, residual, y, mask
   EXPECT_EQ(bytes(PointwiseKind::kFill), 64);
+  EXPECT_EQ(bytes(PointwiseKind::kMask), 128);  // in place: read and written
+  EXPECT_EQ(bytes(PointwiseKind::kMaskBackward), 128);
   EXPECT_EQ(traffic(Pointwise{PointwiseKind::kCast, 4, 8, Dtype::kBf16, Dtype::kFp32}).count, 192);
 }
 

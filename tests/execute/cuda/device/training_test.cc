@@ -89,6 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"micro2", false, [](Plan& p) { p.micro_batch = 2; }},
         Case{"micro8", true, [](Plan& p) { p.micro_batch = 8; }},
         Case{"unfused", true, [](Plan& p) { p.fused_attention = false; }},
+        Case{"softmax_of_megatron", true,
+             [](Plan& p) { p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatron; }},
         Case{"fp32", false,
              [](Plan& p) { p.compute = p.gradients = Dtype::kFp32, p.master = false; }},
         Case{"recompute_full", true, [](Plan& p) { p.recompute = Recompute::kFull; }},

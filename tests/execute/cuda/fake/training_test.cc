@@ -71,6 +71,8 @@ std::vector<Case> cases() {
       {"micro4", llama, 1, false, true, [](Plan& p) { p.micro_batch = 4; }},
       {"unfused_bf16", qwen, 1, true, false,
        [](Plan& p) { p.fused_attention = false, p.micro_batch = 2; }},
+      {"softmax_of_megatron_bf16", gpt, 1, true, false,
+       [](Plan& p) { p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatron; }},
       {"bf16_gradients", gpt, 1, true, false, [](Plan& p) { p.gradients = Dtype::kBf16; }},
       {"gradient_copy", gpt, 2, true, false,
        [](Plan& p) { p.data = 2, p.zero = 1, p.gradients = Dtype::kBf16, p.gradient_copy = true; }},

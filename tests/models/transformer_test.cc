@@ -1,0 +1,63 @@
+// The kernels of a layer, as its forward pass names them and its backward pass derives them.
+#include "models/transformer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/backward.h"
+#include "sim/program/text.h"
+#include "tests/support/toy_network.h"
+
+namespace stepcast {
+namespace {
+
+using testing::ElementsAre;
+
+// The pointwise work on the scores (rows, columns), in order.
+std::vector<std::string> work_on(const std::vector<Node>& nodes, std::int64_t columns) {
+  std::vector<std::string> names;
+  for (const Node& node : nodes) {
+    const Op* op = std::get_if<Op>(&node.work);
+    const auto* work = op == nullptr ? nullptr : std::get_if<Pointwise>(op);
+    if (work != nullptr && work->columns == columns) {
+      names.push_back(to_text(*op));
+    }
+  }
+  return names;
+}
+
+// 3 heads of 32 positions. forward_torch_softmax of Megatron-LM: float(), * scale, masked_fill_,
+// Softmax, half(); autograd of each in turn, where masked_fill is a copy and a fill.
+TEST(Transformer, GivesEveryKernelOfMegatronsSoftmaxWhereNoneIsFused) {
+  Plan plan = small_plan(32, 1, 1);
+  plan.fused_attention = plan.dropout = false;
+  plan.softmax = SoftmaxKernels::kMegatron;
+  const Network network = transformer(gpt_model(2, 12, 3, 512, 32), plan);
+  const Differentiated layer = differentiate(network.kinds[1], {}, {});
+  EXPECT_THAT(work_on(layer.block.nodes, 32),
+              ElementsAre("pointwise cast 96x32 bf16 output=fp32", "pointwise scale 96x32 fp32",
+                          "pointwise mask 96x32 fp32", "pointwise softmax 96x32 fp32",
+                          "pointwise cast 96x32 fp32 output=bf16"));
+  EXPECT_THAT(
+      work_on(layer.backward, 32),
+      ElementsAre("pointwise cast 96x32 bf16 output=fp32", "pointwise softmax_backward 96x32 fp32",
+                  "pointwise cast 96x32 fp32", "pointwise mask_backward 96x32 fp32",
+                  "pointwise scale 96x32 fp32", "pointwise cast 96x32 fp32 output=bf16"));
+}
+
+// 8 heads are a block of the fused kernel's; of 3, Core works in the compute type without a scale.
+TEST(Transformer, GivesOneKernelWhereMegatronsSoftmaxIsFused) {
+  Plan plan = small_plan(32, 1, 1);
+  plan.fused_attention = plan.dropout = false;
+  plan.softmax = SoftmaxKernels::kMegatron;
+  const Network fused = transformer(gpt_model(2, 16, 8, 512, 32), plan);
+  EXPECT_THAT(work_on(fused.kinds[1].nodes, 32),
+              ElementsAre("pointwise softmax 256x32 bf16 causal"));
+  plan.softmax = SoftmaxKernels::kMegatronCore;
+  const Network core = transformer(gpt_model(2, 12, 3, 512, 32), plan);
+  EXPECT_THAT(work_on(core.kinds[1].nodes, 32),
+              ElementsAre("pointwise mask 96x32 bf16", "pointwise softmax 96x32 bf16"));
+}
+
+}  // namespace
+}  // namespace stepcast
