@@ -265,9 +265,9 @@ void read_filled(const Object& what_if, Plan& plan) {
   }
 }
 
-// How long a launch takes is no matter of the plan.
+// How kernels are launched is no matter of the plan.
 void read_host(const Object& object, Plan& plan) {
-  for (const char* of_device : {"launch", "pass"}) object.touch(of_device);
+  for (const char* of_device : {"launch", "pass", "graphs"}) object.touch(of_device);
   plan.p2p_sync = object.boolean("p2p_sync", plan.p2p_sync);
   plan.pass_sync = object.boolean("pass_sync", plan.pass_sync);
   plan.optimizer_sync = object.boolean("optimizer_sync", plan.optimizer_sync);

@@ -117,7 +117,7 @@ void add_execute(CLI::App& app, Arguments& arguments) {
                    "auto: NVIDIA GPUs if the cluster is of those and here is one for every rank")
       ->type_name("auto|cpu|cuda");
   command->add_flag("--cuda-graphs", execute.cuda_graphs,
-                    "Capture a step once and launch it whole: no gaps between kernels");
+                    "Set host.graphs: a step is captured once and launched whole");
   command->add_flag("--register-buffers", execute.register_buffers,
                     "NCCL allocates the ranks' memory and need not copy through its own");
   command->footer(R"(Examples:

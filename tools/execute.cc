@@ -122,7 +122,7 @@ Json report_json(const Report& report, const Job& job, const std::vector<RankRun
                      {"launch", arguments.launch},
                      {"timed", is_timed(job, machine, arguments, gpus)},
                      {"ranks", job.mesh.ranks()}};
-  if (gpus.used) json["machine"]["gpu"] = gpu_json(gpus, cuda_options(arguments));
+  if (gpus.used) json["machine"]["gpu"] = gpu_json(gpus);
   json["training"] = {{"data", arguments.data.empty() ? "synthetic" : arguments.data},
                       {"seed", options.seed},
                       {"initial_deviation", options.initial_deviation},
@@ -212,10 +212,14 @@ struct Prepared {
 
 std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak) {
   auto prepared = std::make_unique<Prepared>();
-  prepared->gpus.used = choose_gpus(arguments);
-  prepared->what_if = prepared->gpus.used
-                          ? read_what_if(arguments.config, arguments.sets)
-                          : executable_what_if(arguments.config, arguments.sets, speak);
+  Gpus& gpus = prepared->gpus;
+  gpus.used = choose_gpus(arguments);
+  std::vector<std::string> sets = arguments.sets;
+  if (arguments.cuda_graphs) sets.emplace_back("host.graphs=true");
+  prepared->what_if = gpus.used ? read_what_if(arguments.config, sets)
+                                : executable_what_if(arguments.config, sets, speak);
+  gpus.options.graphs = prepared->what_if.cluster.device.graphs;
+  gpus.options.register_buffers = arguments.register_buffers;
   prepared->job = executable_job(prepared->what_if, arguments.config);
   const Job& job = prepared->job;
   for (const std::string& path : {arguments.json, arguments.trace}) {
@@ -230,7 +234,7 @@ std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak)
   options.trace = !arguments.trace.empty();
   options.record = std::min(arguments.steps, kRecorded);
   options.check_numbers = true;
-  if (prepared->gpus.used) {
+  if (gpus.used) {
     options.record = 0;  // one clock a GPU
     options.check_numbers = false;
   } else if (arguments.launch == "threads") {
@@ -286,8 +290,8 @@ int report_all(const Prepared& prepared, std::vector<RankRun>& runs,
 int execute_threads(const ExecuteArguments& arguments) {
   const auto prepared = prepare(arguments, true);
   if (prepared->gpus.used) {
-    std::vector<RankRun> runs = run_on_gpus(prepared->job, prepared->options, *prepared->corpus,
-                                            cuda_options(arguments), prepared->gpus);
+    std::vector<RankRun> runs =
+        run_on_gpus(prepared->job, prepared->options, *prepared->corpus, prepared->gpus);
     return report_all(*prepared, runs, arguments);
   }
   const int threads = threads_of_rank(*prepared);
@@ -309,8 +313,8 @@ int run_process(Prepared& prepared, const ExecuteArguments& arguments, Progress&
     }
     const auto transport = session.transport();
     if (prepared.gpus.used) {
-      const RankRun mine = run_on_a_gpu(job, prepared.options, *prepared.corpus, *transport,
-                                        cuda_options(arguments), prepared.gpus);
+      const RankRun mine =
+          run_on_a_gpu(job, prepared.options, *prepared.corpus, *transport, prepared.gpus);
       std::vector<RankRun> runs = gather_runs(*transport, job.mesh, mine);
       return runs.empty() ? 0 : report_all(prepared, runs, arguments);
     }

@@ -31,24 +31,10 @@ bool choose_gpus(const ExecuteArguments& arguments) {
   return chosen;
 }
 
-void check_graphs(const Job& job) {
-  for (const Body& body : job.bodies) {
-    for (const Instruction& instruction : body.code) {
-      if (!std::holds_alternative<Synchronize>(instruction)) continue;
-      throw Error("--cuda-graphs",
-                  fmt::format("the host waits in \"{}\", inside the step, which no graph can hold; "
-                              "leave the flag out, or set those of "
-                              "host (p2p_sync, pass_sync, optimizer_sync) to false",
-                              body.name));
-    }
-  }
-}
-
 std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
-                                 const Corpus& corpus, const CudaOptions& cuda, Gpus& gpus) {
+                                 const Corpus& corpus, Gpus& gpus) {
   std::vector<RankRun> runs;
-  if (cuda.graphs) check_graphs(job);
-  for (CudaRun& run : run_cuda_threads(job, options, corpus, cuda)) {
+  for (CudaRun& run : run_cuda_threads(job, options, corpus, gpus.options)) {
     if (runs.empty()) gpus.memory = std::move(run.memory);
     runs.push_back(std::move(run.run));
   }
@@ -57,16 +43,15 @@ std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
 }
 
 RankRun run_on_a_gpu(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-                     Transport& control, const CudaOptions& cuda, Gpus& gpus) {
-  if (cuda.graphs) check_graphs(job);
+                     Transport& control, Gpus& gpus) {
   const int device = cuda_device_of_process(control.rank());
-  CudaRun run = run_cuda_rank(job, options, corpus, control, device, cuda);
+  CudaRun run = run_cuda_rank(job, options, corpus, control, device, gpus.options);
   gpus.memory = std::move(run.memory);
   gpus.machine = cuda_machine(device);
   return std::move(run.run);
 }
 
-Json gpu_json(const Gpus& gpus, const CudaOptions& cuda) {
+Json gpu_json(const Gpus& gpus) {
   const CudaMachine& m = gpus.machine;
   Json json = {{"device", m.device},
                {"multiprocessors", m.multiprocessors},
@@ -83,8 +68,8 @@ Json gpu_json(const Gpus& gpus, const CudaOptions& cuda) {
                {"power_limit_watts", m.power_limit_watts},
                {"temperature_celsius", m.temperature_celsius},
                {"throttled_by", m.throttled_by},
-               {"cuda_graphs", cuda.graphs},
-               {"registered_buffers", cuda.register_buffers}};
+               {"cuda_graphs", gpus.options.graphs},
+               {"registered_buffers", gpus.options.register_buffers}};
   json["memory_items"] = Json::array();
   for (const MemoryItem& item : gpus.memory) {
     json["memory_items"].push_back({{"name", item.name}, {"bytes", item.bytes.count}});

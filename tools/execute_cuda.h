@@ -12,6 +12,7 @@ namespace stepcast {
 
 struct Gpus {
   bool used = false;
+  CudaOptions options;
   CudaMachine machine;             // of rank 0, when its run was over
   std::vector<MemoryItem> memory;  // of rank 0's GPU
 };
@@ -20,21 +21,13 @@ struct Gpus {
 // of NVIDIA devices and there is one here for every rank that this process runs.
 bool choose_gpus(const ExecuteArguments& arguments);
 
-// What the command line asks of them.
-inline CudaOptions cuda_options(const ExecuteArguments& arguments) {
-  return {arguments.cuda_graphs, arguments.register_buffers};
-}
-
-// Throws Error where the host waits inside the step, which no graph can hold.
-void check_graphs(const Job& job);
-
-// All ranks as threads, or this process's one. Fill in `gpus`. With graphs, check_graphs().
+// All ranks as threads, or this process's one. Fill in the rest of `gpus`.
 std::vector<RankRun> run_on_gpus(const Job& job, const ExecuteOptions& options,
-                                 const Corpus& corpus, const CudaOptions& cuda, Gpus& gpus);
+                                 const Corpus& corpus, Gpus& gpus);
 RankRun run_on_a_gpu(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
-                     Transport& control, const CudaOptions& cuda, Gpus& gpus);
+                     Transport& control, Gpus& gpus);
 
-Json gpu_json(const Gpus& gpus, const CudaOptions& cuda);
+Json gpu_json(const Gpus& gpus);
 std::string gpu_text(const Gpus& gpus);  // "" where none is used
 
 }  // namespace stepcast

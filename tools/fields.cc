@@ -397,6 +397,10 @@ std::vector<Field> memory_fields() {
             "Host time before each forward or backward pass of a chunk's micro-batch: schedule, "
             "batch, autograd's start.",
             "Many small passes (virtual stages) wait for the host."),
+      field(Form::kSwitch, "host.graphs", "false",
+            "A step is captured once as a CUDA graph and launched whole (execute --cuda-graphs); "
+            "launch and pass then cost nothing.",
+            "Small kernels follow each other without a gap; the host must not wait inside."),
       field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
       field(Form::kSwitch, "allocator.expandable_segments", "false",
             "One growing segment a stream (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",

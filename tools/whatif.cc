@@ -245,7 +245,7 @@ Document filled_in(const Document& document, const std::string& base) {
 }
 
 // "fusion" and "host": what the framework's software makes of the device.
-void read_software(const Object& root, Device& device) {
+void read_software(const Object& root, const Profile* profile, Device& device) {
   const Object object = root.object("fusion");
   Fusion& fusion = device.kernels.fusion;
   fusion.bias_gradients = object.boolean("bias_gradients", fusion.bias_gradients);
@@ -261,6 +261,9 @@ void read_software(const Object& root, Device& device) {
   if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
   device.pass = host.seconds("pass", device.pass);
   if (!(device.pass >= Seconds(0))) host.fail("pass", "must not be negative");
+  if (host.boolean("graphs", false)) {
+    use_graphs(profile == nullptr ? Probes() : profile->probes, device);
+  }
   host.done();
 }
 
@@ -285,7 +288,9 @@ Json write_software(const Device& device) {
                 {"gates", fusion.gates},
                 {"update", fusion.update}}},
               {"host",
-               {{"launch", exact_seconds(device.launch)}, {"pass", exact_seconds(device.pass)}}}};
+               {{"launch", exact_seconds(device.launch)},
+                {"pass", exact_seconds(device.pass)},
+                {"graphs", device.graphs}}}};
 }
 
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
@@ -379,6 +384,12 @@ double parse_tokens(const Object& train) {
 
 // What 8-bit products ask of the device.
 void suit_device(const Object& root, const Device& device, Plan& plan) {
+  const bool waits = plan.pass_sync || plan.optimizer_sync || (plan.p2p_sync && plan.pipeline > 1);
+  if (device.graphs && waits) {
+    root.object("host").fail("graphs",
+                             "the host waits inside the step, which no graph can hold; set graphs "
+                             "to false, or p2p_sync, pass_sync and optimizer_sync");
+  }
   if (!plan.eight_bit.on()) return;
   const Object precision = root.object("precision");
   if (!device.matrix_rate.contains(Dtype::kFp8)) {
@@ -453,7 +464,7 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   FoundCluster cluster = found_cluster(root, base, profile.profile.get());
   if (profile.profile) use_profile(cluster.cluster, profile.profile, root.place("profile"));
   Json kernel = choose_attention(root, cluster.cluster.device);
-  read_software(root, cluster.cluster.device);
+  read_software(root, profile.profile.get(), cluster.cluster.device);
   what_if.cluster = cluster.cluster;
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));

@@ -74,6 +74,7 @@ class Compiler {
                    "prices belong to the job");
     code_.issue = prices.issue;
     code_.fill = prices.fill.value_or(prices.issue);
+    code_.graph = prices.graph;
     code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
       code_.causes.push_back({part_of(static_cast<Stream>(s)), {}});

@@ -115,6 +115,7 @@ struct Code {
   std::vector<std::int32_t> first_causes;   // by register
   Duration issue;
   Duration fill;               // host time of a kFill
+  Duration graph;              // the host's clock when the step begins
   bool one_stream = false;     // all on the compute register
   std::vector<Busy> busy;      // streams that slow others
   std::vector<double> beside;  // (ops then transfers, busy): factor - 1 on the time

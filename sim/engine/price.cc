@@ -248,9 +248,13 @@ Prices price(const Job& job, const Cluster& cluster) {
   if (profile != nullptr && !prices.one_stream && !profile->probes.beside.empty()) {
     slow_transfers(job, cluster, prices);
   }
-  prices.issue = rounded(cluster.device.launch, "a launch");
-  prices.fill = rounded(std::min(cluster.device.launch, kFillLaunch), "a fill");
-  prices.pass = rounded(cluster.device.pass, "the host's part of a pass");
+  if (cluster.device.graphs) {
+    prices.graph = rounded(cluster.device.graph_launch, "the launch of a graph");
+  } else {
+    prices.issue = rounded(cluster.device.launch, "a launch");
+    prices.fill = rounded(std::min(cluster.device.launch, kFillLaunch), "a fill");
+    prices.pass = rounded(cluster.device.pass, "the host's part of a pass");
+  }
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();
   for (const auto& [device, factor] : cluster.slow_devices) {

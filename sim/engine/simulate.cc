@@ -60,7 +60,7 @@ void check_length(const Job& job, const Prices& prices) {
     }
     of_body.push_back(sum);
   }
-  double longest = 0;
+  auto longest = static_cast<double>(prices.graph.picoseconds);
   for (const Program& program : job.programs) {
     for (const Call& call : program.schedule) {
       longest += of_body[static_cast<std::size_t>(call.body)];

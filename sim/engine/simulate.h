@@ -18,6 +18,7 @@
 //   Alloc, Free, Mark           no time
 // Before a call of a pass (a body of forward or backward with kernels): host += pass. A fill in a
 // pass (a Pointwise kFill: of a new tensor, deterministic runs) takes the host `fill`, not issue.
+// The host's clock begins at Prices::graph.
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
 //
@@ -101,6 +102,7 @@ struct Prices {
   // That of the fill of a new tensor within a pass: part of another kernel's call. None: issue.
   std::optional<Duration> fill;
   Duration pass;               // and before each call of a body that is a pass
+  Duration graph;              // and before all of a step that is launched whole
   std::vector<double> slow;    // by rank: factor on its ops; empty if all are 1
   std::vector<Beside> beside;  // one for each stream with transfers, at most
   std::vector<PiecePrice> pieces;  // distinct: a handful a Job

@@ -171,6 +171,7 @@ Walk::Walk(const Job& job, const Code& code, const Mesh& mesh, std::span<const d
     rank(r).at = entry(rank(r));
     timeline_.ranks[static_cast<std::size_t>(r)].rank = r;
     causes_.insert(causes_.end(), code.first_causes.begin(), code.first_causes.end());
+    locate(r).clocks[kHostRegister] += code.graph;
   }
   for (std::int32_t r = mesh.ranks() - 1; r >= 0; --r) worklist_.push_back(r);
 }

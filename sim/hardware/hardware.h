@@ -75,6 +75,10 @@ struct Device {
   Seconds launch;                         // host time to issue one kernel
   Seconds pass;                           // and, before its kernels, to begin one forward or
                                           // backward pass of a micro-batch
+  // A step is one CUDA graph, launched whole: the host takes graph_launch for it, and nothing for
+  // kernels and passes. Of the what-if; no file of a device says it.
+  bool graphs = false;
+  Seconds graph_launch;
   Seconds kernel_start;                   // device time before a kernel's first useful cycle
   // It does everything in order of issue on one queue, communication too, as a processor does whose
   // cores both compute and copy: nothing overlaps.

@@ -177,4 +177,12 @@ void use_probes(const Probes& probes, Basis basis, Device& device) {
   device.kernel_start = probes.launch->gap.mean;
 }
 
+void use_graphs(const Probes& probes, Device& device) {
+  device.graphs = true;
+  device.graph_launch = device.launch;
+  if (!probes.launch) return;
+  device.graph_launch = probes.launch->graph_issue.mean;
+  device.kernel_start = probes.launch->graph_gap.mean;
+}
+
 }  // namespace stepcast

@@ -10,8 +10,9 @@
 //               "samples": 80}]
 //
 // From these follow (use_probes) the share of the data sheet's bandwidth that long streams get, the
-// host's time for a launch and the device's before a kernel, all three interpolated: of a kernel
-// that was not timed itself. What runs beside each other is sim/engine's to price.
+// host's time for a launch and the device's before a kernel (in a graph by use_graphs), all three
+// interpolated: of a kernel that was not timed itself. What runs beside each other is sim/engine's
+// to price.
 #pragma once
 
 #include <cstdint>
@@ -85,5 +86,11 @@ void write_probes(const Probes& probes, Json& json);  // reads back to the same
 
 // Sets the device's launch, kernel_start and Kernels::memory to what was measured.
 void use_probes(const Probes& probes, Basis basis, Device& device);
+
+// A device whose steps are CUDA graphs. Sets graph_launch and kernel_start to what was measured, of
+// the probe's graph. Else a graph takes its host what a kernel does, and kernels start as they do
+// without. (2.5 us and 1 ns a node for a graph of one stream since CUDA 12.6, more for those of
+// several: "Constant Time Launch for Straight-Line CUDA Graphs", developer.nvidia.com, 2024.)
+void use_graphs(const Probes& probes, Device& device);
 
 }  // namespace stepcast

@@ -7,13 +7,8 @@
 #include <gmock/gmock.h>
 
 #include "execute/cuda/cuda_device.h"
-#include "models/lower.h"
-#include "models/transformer.h"
-#include "sim/base/error.h"
 #include "sim/base/json.h"
 #include "tests/support/shell.h"
-#include "tests/tools/small_whatif.h"
-#include "tools/execute_cuda.h"
 
 namespace stepcast {
 namespace {
@@ -96,24 +91,6 @@ TEST(ExecuteCommand, SaysWhatIsWrong) {
   EXPECT_THAT(trouble(kTiny + "--device cpu --register-buffers"), HasSubstr("--register-buffers"));
   // A plan of 1,024 ranks of a large model does not fit here, and nobody tries.
   EXPECT_THAT(trouble("configs/llama3.1-70b-1024xh100.json"), HasSubstr("GB"));
-}
-
-// On a GPU the flag would be refused before a step is issued; the Job alone decides.
-TEST(ExecuteCommand, RefusesGraphsOfStepsInWhichTheHostWaits) {
-  const auto refusal = [](const std::vector<std::string>& sets) -> std::string {
-    const WhatIf what_if = small_what_if(sets);
-    try {
-      check_graphs(lower(transformer(what_if.model, what_if.plan), what_if.plan));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(refusal({}), "");
-  for (const char* key : {"host.pass_sync=true", "host.optimizer_sync=true"}) {
-    EXPECT_THAT(refusal({key}),
-                AllOf(HasSubstr("--cuda-graphs"), HasSubstr("optimizer_sync) to false")));
-  }
 }
 
 // One line that says what is missing, before anything is read or built.

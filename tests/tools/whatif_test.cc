@@ -172,6 +172,47 @@ TEST_F(WhatIfFiles, TakesMeasuredTimesFromTheProfileThatIsNamed) {
   EXPECT_THAT(trouble({"profile=none"}), HasSubstr("no profile is called \"none\""));
 }
 
+// Launches of 10 us on the stream, a graph in 80 us; a kernel's begin after 3 us and 1 us.
+TEST_F(WhatIfFiles, LaunchesAStepThatIsAGraphAsTheProfileMeasuredIt) {
+  const std::string path = write("probed.json", R"({"format": "stepcast.profile/1",
+      "name": "probed", "device": "a100-40gb", "launch": {
+      "issue": {"seconds": "10 us"}, "gap": {"seconds": "3 us"},
+      "graph_issue": {"seconds": "80 us"}, "graph_gap": {"seconds": "1 us"}}})");
+  const auto ask = [&](const char* graphs) {
+    return small_what_if({"profile=" + path, graphs, "host.pass=100 us"});
+  };
+  const WhatIf issued = ask("host.graphs=false"), graph = ask("host.graphs=true");
+  const Forecast without = forecast(issued), with = forecast(graph);
+  const Prices before = price(without.job, issued.cluster), after = price(with.job, graph.cluster);
+  EXPECT_EQ(before.issue, Duration(10'000'000));
+  EXPECT_EQ(before.pass, Duration(100'000'000));
+  EXPECT_EQ(before.graph, Duration());
+  EXPECT_EQ(after.issue, Duration());
+  EXPECT_EQ(after.pass, Duration());
+  EXPECT_EQ(after.graph, Duration(80'000'000));
+  // Each kernel begins 2 us sooner; both times are rounded. An Op may be several.
+  for (std::size_t i = 0; i < after.ops.size(); ++i) {
+    EXPECT_GE(before.ops[i] - after.ops[i], Duration(1'999'999)) << i;
+  }
+  EXPECT_LT(with.report.timeline.step, without.report.timeline.step);
+  const WhatIf again = read_what_if(parse_json(graph.resolved.dump(), "resolved"), ".");
+  EXPECT_EQ(again.resolved.dump(), graph.resolved.dump());
+  EXPECT_EQ(forecast(again).report.timeline.step, with.report.timeline.step);
+}
+
+TEST(WhatIf, RefusesAGraphOfAStepInWhichTheHostWaits) {
+  EXPECT_EQ(trouble({"host.graphs=true"}), "");
+  EXPECT_EQ(
+      trouble({"host.p2p_sync=true", "parallel.pipeline=1", "parallel.data=8", "host.graphs=true"}),
+      "");
+  for (const char* key : {"host.pass_sync=true", "host.optimizer_sync=true"}) {
+    EXPECT_EQ(trouble({key}), "") << key;
+    EXPECT_THAT(trouble({key, "host.graphs=true"}),
+                ::testing::AllOf(StartsWith("--set host.graphs"), HasSubstr("which no graph")))
+        << key;
+  }
+}
+
 // Every number of every shipped device survives being written and read, to the last bit.
 TEST(WhatIf, ResolvedReadsBackToTheSameForEveryDeviceAndCluster) {
   std::vector<std::string> clusters = config_names("clusters");

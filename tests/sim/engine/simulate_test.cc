@@ -153,6 +153,23 @@ TEST(Simulate, BeginsAPassWhenTheHostHasPreparedIt) {
   EXPECT_EQ(timeline.instructions, 5);
 }
 
+// A graph that takes the host 20 to launch, and what it holds nothing more: four kernels of 3, one
+// after the other, on each of the ranks.
+TEST(Simulate, BeginsAStepThatIsOneGraphWhenTheHostHasLaunchedIt) {
+  for (const Ranks ranks : {Ranks::kFolded, Ranks::kAll}) {
+    Text text(1, 2);
+    const OpId op = text.op(3);
+    text.prices.graph = Duration(20);
+    text.program({{text.body(Phase::kForward, {kernel(op), kernel(op)}), 0, 0},
+                  {text.body(Phase::kForward, {kernel(op), kernel(op)}), 0, 1}});
+    const Timeline timeline = simulate(text.job, text.prices, {.ranks = ranks});
+    EXPECT_EQ(timeline.step, Duration(32));
+    for (const RankTime& time : timeline.ranks) {
+      EXPECT_EQ(time.breakdown, parts({{Part::kCompute, 12}, {Part::kOther, 20}}));
+    }
+  }
+}
+
 // n micro-batches of k kernels that take 25 and are issued every 10, through two stages over wires
 // of 4. The host runs ahead: only the first launch shows, and the last message and its kernels are
 // left when the first stage is done,

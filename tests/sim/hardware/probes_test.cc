@@ -112,6 +112,19 @@ TEST(Probes, GiveADeviceItsMemoryAndLaunches) {
   EXPECT_NEAR(device.kernels.memory, 0.75, 1e-12);
 }
 
+TEST(Probes, GiveADeviceOfGraphsTheLaunchOfOneAndItsGap) {
+  Device device;
+  device.launch = microseconds(10);
+  device.kernel_start = microseconds(7);
+  use_graphs(Probes(), device);
+  EXPECT_TRUE(device.graphs);
+  EXPECT_EQ(device.graph_launch, microseconds(10));
+  EXPECT_EQ(device.kernel_start, microseconds(7));
+  use_graphs(read_probed().probes, device);
+  EXPECT_DOUBLE_EQ(device.graph_launch.value, 80e-6);
+  EXPECT_DOUBLE_EQ(device.kernel_start.value, 1e-6);
+}
+
 TEST(Probes, OfACollectiveAreThoseOfItsGroupAlone) {
   const Probes probes = read_probed().probes;
   EXPECT_EQ(beside_kernel(Gemm{}), "product");
