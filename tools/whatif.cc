@@ -20,6 +20,7 @@
 #include "tools/files.h"
 #include "tools/framework.h"
 #include "tools/here.h"
+#include "tools/software.h"
 
 namespace stepcast {
 namespace {
@@ -244,55 +245,6 @@ Document filled_in(const Document& document, const std::string& base) {
   return filled;
 }
 
-// "fusion" and "host": what the framework's software makes of the device.
-void read_software(const Object& root, const Profile* profile, Device& device) {
-  const Object object = root.object("fusion");
-  Fusion& fusion = device.kernels.fusion;
-  fusion.bias_gradients = object.boolean("bias_gradients", fusion.bias_gradients);
-  fusion.accumulation = object.boolean("accumulation", fusion.accumulation);
-  fusion.accumulation_cast = object.boolean("accumulation_cast", fusion.accumulation_cast);
-  fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
-  fusion.gates = object.boolean("gates", fusion.gates);
-  fusion.update = object.boolean("update", fusion.update);
-  object.done();
-  const Object host = root.object("host");
-  for (const char* of_plan : {"p2p_sync", "pass_sync", "optimizer_sync"}) host.touch(of_plan);
-  device.launch = host.seconds("launch", device.launch);
-  if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
-  device.pass = host.seconds("pass", device.pass);
-  if (!(device.pass >= Seconds(0))) host.fail("pass", "must not be negative");
-  if (host.boolean("graphs", false)) {
-    use_graphs(profile == nullptr ? Probes() : profile->probes, device);
-  }
-  host.done();
-}
-
-LossKernels loss_kernels(CrossEntropy loss) {
-  switch (loss) {
-    case CrossEntropy::kParallel:
-    case CrossEntropy::kMegatronFused: break;
-    case CrossEntropy::kTorch: return LossKernels::kTorch;
-    case CrossEntropy::kMegatron: return LossKernels::kMegatron;
-    case CrossEntropy::kTransformerEngine: return LossKernels::kFused;
-  }
-  return LossKernels::kParallel;
-}
-
-Json write_software(const Device& device) {
-  const Fusion& fusion = device.kernels.fusion;
-  return Json{{"fusion",
-               {{"bias_gradients", fusion.bias_gradients},
-                {"accumulation", fusion.accumulation},
-                {"accumulation_cast", fusion.accumulation_cast},
-                {"norm_gradients", fusion.norm_gradients},
-                {"gates", fusion.gates},
-                {"update", fusion.update}}},
-              {"host",
-               {{"launch", exact_seconds(device.launch)},
-                {"pass", exact_seconds(device.pass)},
-                {"graphs", device.graphs}}}};
-}
-
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
 Json write_cluster(const FoundCluster& found) {
   const Cluster& cluster = found.cluster;
@@ -382,23 +334,6 @@ double parse_tokens(const Object& train) {
   return std::round(tokens);
 }
 
-// What 8-bit products ask of the device.
-void suit_device(const Object& root, const Device& device, Plan& plan) {
-  const bool waits = plan.pass_sync || plan.optimizer_sync || (plan.p2p_sync && plan.pipeline > 1);
-  if (device.graphs && waits) {
-    root.object("host").fail("graphs",
-                             "the host waits inside the step, which no graph can hold; set graphs "
-                             "to false, or p2p_sync, pass_sync and optimizer_sync");
-  }
-  if (!plan.eight_bit.on()) return;
-  const Object precision = root.object("precision");
-  if (!device.matrix_rate.contains(Dtype::kFp8)) {
-    precision.fail("compute", fmt::format("{} has no 8-bit matrix units; use \"bf16\"",
-                                          device.name));
-  }
-  if (!precision.has("fp8_transposes")) plan.eight_bit.transposes = device.fp8_transposes;
-}
-
 void read_train(const Object& root, WhatIf& what_if) {
   const Object train = root.object("train");
   train.touch("tokens");
@@ -477,10 +412,7 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   read_expect(root, what_if);
   read_train(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
-  Fusion& fusion = what_if.cluster.device.kernels.fusion;
-  fusion.loss = loss_kernels(what_if.plan.loss);
-  fusion.gradient_fill = what_if.plan.fills(kFilledProduct);
-  suit_device(root, what_if.cluster.device, what_if.plan);
+  suit_device(root, what_if.plan, what_if.cluster.device);
   what_if.resolved = resolve(what_if, cluster, profile, root);
   what_if.resolved["attention_kernel"] = std::move(kernel);
   return what_if;

@@ -120,6 +120,11 @@ struct Code {
   std::vector<Busy> busy;      // streams that slow others
   std::vector<double> beside;  // (ops then transfers, busy): factor - 1 on the time
 
+  // What the host takes to issue it.
+  Duration host_time(const Micro& micro) const {
+    if (micro.follows) return Duration();
+    return micro.kind == MicroKind::kFill ? fill : issue;
+  }
   std::size_t registers() const { return first_causes.size(); }
 };
 

@@ -70,12 +70,12 @@ class Analysis {
       case MicroKind::kCompute:
       case MicroKind::kFill:
         segment_.basis[static_cast<std::size_t>(micro.detail)] += micro.duration;
-        work(stream, micro, micro.kind == MicroKind::kFill ? code_.fill : code_.issue);
+        work(stream, micro);
         see_busy(true, kComputeRegister);
         break;
       case MicroKind::kLocal:
         see_busy(values_[stream].anchored, stream);
-        work(stream, micro, code_.issue);
+        work(stream, micro);
         if (is_busy(stream)) written_[stream + 1] = -1;
         break;
       case MicroKind::kRecord:
@@ -119,8 +119,8 @@ class Analysis {
     }
   }
 
-  void work(std::size_t stream, const Micro& micro, Duration issue) {
-    if (!micro.follows) segment_.issue += issue;
+  void work(std::size_t stream, const Micro& micro) {
+    segment_.issue += code_.host_time(micro);
     Value& value = values_[stream];
     const Duration slack = value.low - segment_.issue;
     const auto [known, fresh] = slacks_.try_emplace(value.root, slack);

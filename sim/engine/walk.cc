@@ -82,10 +82,9 @@ class Walk {
   std::int32_t take();
   void advance(std::int32_t index);
   Instant issue(const Here& here, const Micro& micro);
-  Instant issue(const Here& here, const Micro& micro, Duration time);
   Duration duration(const Here& here, const Micro& micro);
   Instant moved(const Here& here, const Micro& micro, Instant begin);
-  void compute(const Here& here, const Micro& micro, Duration host);
+  void compute(const Here& here, const Micro& micro);
   void work(const Here& here, const Micro& micro, Instant begin, Instant end);
   void send(const Here& here, const Micro& micro);
   bool receive(const Here& here, const Micro& micro);
@@ -196,11 +195,7 @@ std::int32_t Walk::take() {
 
 // When the host has issued one more instruction and its stream is free.
 inline Instant Walk::issue(const Here& here, const Micro& micro) {
-  return issue(here, micro, micro.follows ? Duration() : code_.issue);
-}
-
-inline Instant Walk::issue(const Here& here, const Micro& micro, Duration time) {
-  here.clocks[kHostRegister] += time;
+  here.clocks[kHostRegister] += code_.host_time(micro);
   return later(here.clocks[micro.stream], here.clocks[kHostRegister]);
 }
 
@@ -232,8 +227,8 @@ inline void Walk::keep_span(const Here& here, const Micro& micro, Instant begin,
                                    call.micro_batch, stream, begin, end});
 }
 
-inline void Walk::compute(const Here& here, const Micro& micro, Duration host) {
-  const Instant begin = issue(here, micro, host);
+inline void Walk::compute(const Here& here, const Micro& micro) {
+  const Instant begin = issue(here, micro);
   Duration time = duration(here, micro);
   if (!slow_.empty()) {
     const double factor = slow_[static_cast<std::size_t>(here.index)];
@@ -369,8 +364,8 @@ void Walk::advance(std::int32_t index) {
   const auto park = [&] { rank(index).at = static_cast<std::int32_t>(at - first); };
   for (;; ++at) {
     switch (at->kind) {
-      case MicroKind::kCompute: compute(here, *at, code_.issue); break;
-      case MicroKind::kFill: compute(here, *at, code_.fill); break;
+      case MicroKind::kCompute:
+      case MicroKind::kFill: compute(here, *at); break;
       case MicroKind::kLocal: {
         const Instant begin = issue(here, *at);
         work(here, *at, begin, moved(here, *at, begin));

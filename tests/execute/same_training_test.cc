@@ -247,7 +247,7 @@ void add_combined(Cases& cases) {
     p.filled = 2 * kFilledMessage - 1;
   });
   cases.add("deterministic_sequence_full", gpt, 2, [](Plan& p) {
-    pipeline(p, 2, kInterleaved, 2), p.tensor = 2, p.sequence_parallel = p.deterministic = true;
+    pipeline(p, 2, k1f1b), p.tensor = 2, p.sequence_parallel = p.deterministic = true;
     p.filled = 2 * kFilledMessage - 1, p.fused_attention = false;
     p.recompute = Recompute::kFull;
   });
