@@ -56,8 +56,8 @@ std::string executable(const Job& job) {
     for (const Instruction& instruction : body.code) {
       const auto* c = std::get_if<Collective>(&instruction);
       if (c == nullptr || c->pieces == 1) continue;
-      return fmt::format("{} is moved in {} pieces (parallel.tensor_pieces), which is forecast but "
-                         "not carried out yet",
+      return fmt::format("{} is moved in {} pieces, which is forecast but not carried out yet; set "
+                         "parallel.tensor_pieces to 1",
                          label_text(job, c->label), c->pieces);
     }
   }

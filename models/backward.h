@@ -30,6 +30,7 @@ struct BackwardOptions {
   Dtype gradients = Dtype::kBf16;      // of weight gradients
   bool accumulate = true;              // weight gradients are added to what their buffer holds
   EightBit eight_bit = {};             // copies that 8-bit products read of gradients
+  bool deterministic = false;          // of fused attention
 };
 
 struct Differentiated {

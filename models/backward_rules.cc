@@ -112,6 +112,7 @@ void Backward::rule(const Node& node, const Attention& op) {
   const ValueId d_qkv = contribution(qkv);
   Attention backward = op;
   backward.pass = Pass::kBackward;
+  backward.deterministic = options_.deterministic;
   push(make(node, ".gradient", backward, {qk, qkv, node.out[0], node.out[1], d_out}, {d_qkv}));
   give(node, qkv, d_qkv);
   if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;

@@ -19,7 +19,8 @@ class KindMaker {
       : tables_(tables),
         plan_(plan),
         derived_(differentiate(block, recompute_slices(block, plan),
-                               {plan.gradients, plan.effective_zero() < 2, plan.eight_bit})) {}
+                               {plan.gradients, plan.effective_zero() < 2, plan.eight_bit,
+                                plan.deterministic})) {}
 
   BlockKind run();
 

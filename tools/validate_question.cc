@@ -183,7 +183,11 @@ Json parallel_question(const Json& row, Degrees& degrees, Assumed& assumed) {
     parallel["sequence_parallel"] = sequence.value_or(false);
     const std::string overlap =
         lower(text_of(section_of(section_of(row, "software"), "extra"), "overlap"));
-    if (has(overlap, "no tp")) parallel["tensor_overlap"] = false;
+    const auto pieces = switch_of(flags_of(row), "tp-comm-overlap");
+    const bool alone = has(overlap, "no tp");
+    if (alone) parallel["tensor_overlap"] = false;
+    if (alone || pieces == false) parallel["tensor_pieces"] = 1;
+    if (!alone && pieces == true && sequence == true) parallel["tensor_pieces"] = 4;
   }
   if (degrees.pipeline == 1) return parallel;
   const std::string schedule = read_schedule(row, degrees, assumed);

@@ -14,7 +14,12 @@
 //   * width  exponentials cost the same for any head_dim, so narrow heads run below the rate of
 //            d = 128: (1 + c / d) / (1 + c / 128). Wide ones may not fit: 1 + w (d / 128 - 1)
 // s0, b, c and w are those of AttentionKernels, for each implementation its own. Time is
-// non-decreasing in every size.
+// non-decreasing in every size, but for what follows.
+//
+// Deterministic backward of FlashAttention-2 (csrc/flash_attn/src/flash_bwd_launch_template.h):
+// each head of each sequence is cut into ceil(processors / (batch heads)) equal shares of its keys,
+// a block of threads each, one to a processor. The last wave of blocks leaves processors idle, and
+// each share has a gradient of q of its own in fp32, zeroed before and added up behind.
 //
 // All else is bound by the memory bus: traffic over the long-stream bandwidth plus a ramp.
 #include "sim/cost/cost.h"
@@ -32,6 +37,21 @@ namespace {
 constexpr double kQueryBlock = 128;
 constexpr double kMemoryLeft = 0.1;     // of the bandwidth, whatever is taken
 constexpr double kHeadReference = 128;  // head_dim of AttentionKernels' shares
+
+struct Waves {
+  double slower = 1;  // than with all processors at work
+  double bytes = 0;   // of the further gradients of q
+};
+
+Waves deterministic_waves(const Attention& a, double processors) {
+  const double heads = static_cast<double>(a.batch) * static_cast<double>(a.heads);
+  const double shares = std::ceil(processors / heads);
+  const double blocks = shares * heads;
+  const double written = 2 * static_cast<double>(dtype_size(Dtype::kFp32));  // zeroed, read
+  return {std::ceil(blocks / processors) * processors / blocks,
+          (shares - 1) * written * heads * static_cast<double>(a.queries) *
+              static_cast<double>(a.head_dim)};
+}
 
 Seconds attention_time(const Attention& a, const Device& device, const Room& room) {
   STEPCAST_CHECK(a.batch >= 1 && a.heads >= 1 && a.kv_heads >= 1 && a.queries >= 1 &&
@@ -55,9 +75,12 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
   const double width = d <= kHeadReference
                            ? (1 + kernels.narrow / d) / (1 + kernels.narrow / kHeadReference)
                            : 1 + wide * (d / kHeadReference - 1);
-  const double compute = flops(Op(a)).value / rate * keys * fill * width;
+  const bool waves = !forward && a.deterministic && kernels.deterministic_waves;
+  const Waves more = waves ? deterministic_waves(a, room.multiprocessors) : Waves{};
+  const double compute = flops(Op(a)).value / rate * keys * fill * width * more.slower;
   const double bytes = static_cast<double>(traffic(Op(a)).count);
-  return Seconds(std::max(compute, memory_time(bytes, device, room).value));
+  const Seconds time(std::max(compute, memory_time(bytes, device, room).value));
+  return more.bytes > 0 ? time + memory_time(more.bytes, device, room) : time;
 }
 
 // Bytes that pass through memory besides the Op's own, and the kernels that move them.

@@ -72,8 +72,8 @@ class Compiler {
     STEPCAST_CHECK(prices.placed.empty() ||
                        prices.placed.size() == job.ops.size() * 2 * kPhases,
                    "prices belong to the job");
-    code_.issue = prices.issue;
-    code_.fill = prices.fill.value_or(prices.issue);
+    code_.host[kIssued] = prices.issue;
+    code_.host[kFilled] = prices.fill.value_or(prices.issue);
     code_.graph = prices.graph;
     code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
@@ -176,7 +176,7 @@ class Compiler {
       instruction_ = number;
       add(instruction);
       code_.micros.back().duration = time;
-      code_.micros.back().follows = !first;
+      if (!first) code_.micros.back().host = kWithAnother;
     };
     const auto part = [&](bool first) { put(compute, pair.product, price.part, first); };
     const auto piece = [&](bool first) { put(collective, pair.collective, price.piece, first); };
@@ -256,7 +256,7 @@ class Compiler {
     Micro& micro = code_.micros.emplace_back();
     micro.kind = kind;
     micro.stream = stream_register(stream);
-    micro.instruction = static_cast<std::uint32_t>(instruction_) & 0x7fffffffu;
+    micro.instruction = static_cast<std::uint32_t>(instruction_) & 0x3fffffffu;
     return micro;
   }
 
@@ -301,7 +301,8 @@ class Compiler {
   }
 
   void add(const Compute& compute) {
-    Micro& micro = emit(fills(compute) ? MicroKind::kFill : MicroKind::kCompute, Stream::kCompute);
+    Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
+    if (fills(compute)) micro.host = kFilled;
     micro.part = part_of(compute.phase);
     micro.other = compute.op;
     const auto op = static_cast<std::size_t>(compute.op);

@@ -25,7 +25,6 @@ inline constexpr std::size_t kFirstEventRegister = 2;
 
 enum class MicroKind : std::uint8_t {
   kCompute,      // detail: Basis, other: row of Code::beside
-  kFill,         // as kCompute, but the host takes Code::fill
   kLocal,        // a collective of one member: work on its stream; detail: row of Code::beside
   kMeet,         // a collective with others; other: index of Code::meetings, detail: as kLocal
   kSend,         // other: index of Code::channels, detail: as kLocal
@@ -39,14 +38,22 @@ enum class MicroKind : std::uint8_t {
   kEnd,          // of the body
 };
 
+// What the host takes to issue an instruction: index into Code::host.
+enum HostTime : std::uint8_t {
+  kIssued,       // by itself
+  kFilled,       // the fill of a new tensor: part of another kernel's call
+  kWithAnother,  // a further piece: in no time more than the first one
+};
+inline constexpr std::size_t kHostTimes = 3;
+
 struct Micro {
   MicroKind kind = MicroKind::kEnd;
   Part part = Part::kOther;        // what the work counts as if it is on the compute stream
   std::uint16_t stream = 0;        // register
   std::int32_t other = 0;
   std::int32_t detail = 0;
-  std::uint32_t instruction : 31 = 0;  // index into the body's code
-  std::uint32_t follows : 1 = 0;   // a further piece: issued with the first one, in no time more
+  std::uint32_t instruction : 30 = 0;  // index into the body's code
+  std::uint32_t host : 2 = kIssued;    // HostTime
   Duration duration;
 };
 static_assert(sizeof(Micro) == 24);
@@ -113,18 +120,12 @@ struct Code {
   std::vector<std::int32_t> stream_registers;  // of each of `streams`
   std::vector<bool> receiving;              // by register: a stream with a Receive
   std::vector<std::int32_t> first_causes;   // by register
-  Duration issue;
-  Duration fill;               // host time of a kFill
+  std::array<Duration, kHostTimes> host;    // by HostTime
   Duration graph;              // the host's clock when the step begins
   bool one_stream = false;     // all on the compute register
   std::vector<Busy> busy;      // streams that slow others
   std::vector<double> beside;  // (ops then transfers, busy): factor - 1 on the time
 
-  // What the host takes to issue it.
-  Duration host_time(const Micro& micro) const {
-    if (micro.follows) return Duration();
-    return micro.kind == MicroKind::kFill ? fill : issue;
-  }
   std::size_t registers() const { return first_causes.size(); }
 };
 

@@ -68,7 +68,6 @@ class Analysis {
     const auto other = static_cast<std::size_t>(micro.other);
     switch (micro.kind) {
       case MicroKind::kCompute:
-      case MicroKind::kFill:
         segment_.basis[static_cast<std::size_t>(micro.detail)] += micro.duration;
         work(stream, micro);
         see_busy(true, kComputeRegister);
@@ -120,7 +119,7 @@ class Analysis {
   }
 
   void work(std::size_t stream, const Micro& micro) {
-    segment_.issue += code_.host_time(micro);
+    segment_.issue += code_.host[micro.host];
     Value& value = values_[stream];
     const Duration slack = value.low - segment_.issue;
     const auto [known, fresh] = slacks_.try_emplace(value.root, slack);
@@ -166,7 +165,6 @@ class Analysis {
 bool stays(const Code& code, const Micro& micro) {
   switch (micro.kind) {
     case MicroKind::kCompute:
-    case MicroKind::kFill:
     case MicroKind::kLocal:
     case MicroKind::kWait: return true;
     case MicroKind::kRecord: return !code.receiving[micro.stream];
@@ -188,7 +186,7 @@ void mark_segments(Code& code) {
     if (body < code.entries.size() && static_cast<std::size_t>(code.entries[body]) == i) {
       code.entries[body++] = static_cast<std::int32_t>(marked.size());
     }
-    if (plain[i].kind != MicroKind::kCompute && plain[i].kind != MicroKind::kFill) {
+    if (plain[i].kind != MicroKind::kCompute) {
       marked.push_back(plain[i++]);
       continue;
     }

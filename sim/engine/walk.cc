@@ -195,7 +195,7 @@ std::int32_t Walk::take() {
 
 // When the host has issued one more instruction and its stream is free.
 inline Instant Walk::issue(const Here& here, const Micro& micro) {
-  here.clocks[kHostRegister] += code_.host_time(micro);
+  here.clocks[kHostRegister] += code_.host[micro.host];
   return later(here.clocks[micro.stream], here.clocks[kHostRegister]);
 }
 
@@ -364,8 +364,7 @@ void Walk::advance(std::int32_t index) {
   const auto park = [&] { rank(index).at = static_cast<std::int32_t>(at - first); };
   for (;; ++at) {
     switch (at->kind) {
-      case MicroKind::kCompute:
-      case MicroKind::kFill: compute(here, *at); break;
+      case MicroKind::kCompute: compute(here, *at); break;
       case MicroKind::kLocal: {
         const Instant begin = issue(here, *at);
         work(here, *at, begin, moved(here, *at, begin));

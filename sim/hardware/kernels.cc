@@ -39,6 +39,7 @@ AttentionKernels read_attention(const Object& object, AttentionKernels a, Basis 
   a.narrow = object.number("narrow", a.narrow, 0, kKeysMax);
   a.forward_wide = object.number("forward_wide", a.forward_wide, 0, kKeysMax);
   a.backward_wide = object.number("backward_wide", a.backward_wide, 0, kKeysMax);
+  a.deterministic_waves = object.boolean("deterministic_waves", a.deterministic_waves);
   a.basis = basis;
   object.done();
   return a;
@@ -56,15 +57,17 @@ void read_collectives(const Object& object, Basis basis, Device& device) {
 }
 
 Json attention_json(const AttentionKernels& a) {
-  return Json{{"forward", a.forward},
-              {"backward", a.backward},
-              {"keys", a.keys},
-              {"causal_keys", a.causal_keys},
-              {"forward_blocks", a.forward_blocks},
-              {"backward_blocks", a.backward_blocks},
-              {"narrow", a.narrow},
-              {"forward_wide", a.forward_wide},
-              {"backward_wide", a.backward_wide}};
+  Json json{{"forward", a.forward},
+            {"backward", a.backward},
+            {"keys", a.keys},
+            {"causal_keys", a.causal_keys},
+            {"forward_blocks", a.forward_blocks},
+            {"backward_blocks", a.backward_blocks},
+            {"narrow", a.narrow},
+            {"forward_wide", a.forward_wide},
+            {"backward_wide", a.backward_wide}};
+  if (a.deterministic_waves) json["deterministic_waves"] = true;
+  return json;
 }
 
 }  // namespace

@@ -45,6 +45,8 @@ struct AttentionKernels {
   double narrow = 30;          // softmax work of a score, in columns of head_dim
   double forward_wide = 0;     // loss at head_dim 256, beyond what 256 columns cost
   double backward_wide = 0;
+  bool deterministic_waves = false;  // deterministic backward gives each block of threads whole
+                                     // heads, or an equal share of one, not a block of keys
   Basis basis = Basis::kDatasheet;
 };
 

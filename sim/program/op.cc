@@ -240,7 +240,7 @@ auto fields(const Gemm& g) {
 }
 auto fields(const Attention& a) {
   return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,
-                  a.dropout, a.dtype);
+                  a.dropout, a.dtype, a.deterministic);
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {

@@ -79,6 +79,7 @@ struct Attention {
   bool causal = true;       // half of the score matrix is skipped
   bool dropout = false;     // of the probabilities: a mask made again where needed, not stored
   Dtype dtype = Dtype::kBf16;
+  bool deterministic = false;  // backward adds up the gradient of q in an order that never changes
   bool operator==(const Attention&) const = default;
 };
 

@@ -62,6 +62,7 @@ void print(std::string& out, const Attention& a) {
   append(out, " head_dim=", a.head_dim, ' ', dtype_name(a.dtype));
   if (a.causal) append(out, " causal");
   if (a.dropout) append(out, " dropout");
+  if (a.deterministic) append(out, " deterministic");
 }
 
 void print(std::string& out, const Norm& n) {
@@ -130,6 +131,7 @@ Op read_attention(Tokens& in) {
   a.dtype = read_dtype(in);
   a.causal = in.take("causal");
   a.dropout = in.take("dropout");
+  a.deterministic = in.take("deterministic");
   return a;
 }
 

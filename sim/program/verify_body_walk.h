@@ -239,7 +239,8 @@ class BodyWalk {
     }
     bool learns = false;
     for (std::size_t w = 0; w < kStreams; ++w) {
-      const std::int32_t position = here ? event.clock[w] : (before >> w & 1u) ? 0 : kUnknown;
+      const bool known = (static_cast<unsigned>(before) >> w & 1u) != 0;
+      const std::int32_t position = here ? event.clock[w] : known ? 0 : kUnknown;
       if (position <= known_[stream][w]) continue;
       known_[stream][w] = position;
       learns = true;

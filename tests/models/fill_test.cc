@@ -123,6 +123,19 @@ TEST(Fill, ComesBeforeAMessageOrAnExchangeArrives) {
   EXPECT_TRUE(all.contains("proj.reduce.fill") && all.contains("fc1.gather.fill"));
 }
 
+// Only backward's sums over blocks of keys have an order; forward's op stays what it is.
+TEST(Fill, GoesWithAttentionThatAddsUpInOneOrder) {
+  const Job job = llama(deterministic_plan(kFilledNone));
+  int backward = 0;
+  for (const Op& op : job.ops) {
+    const auto* a = std::get_if<Attention>(&op);
+    if (a == nullptr) continue;
+    EXPECT_EQ(a->deterministic, a->pass == Pass::kBackward);
+    backward += a->pass == Pass::kBackward ? 1 : 0;
+  }
+  EXPECT_EQ(backward, 1);
+}
+
 TEST(Fill, TakesNoMemoryAndSendsNothing) {
   Plan plan = deterministic_plan(kEverything);
   plan.tensor = plan.pipeline = 2;

@@ -150,6 +150,23 @@ TEST(RunQuestion, OverlapsTheGradientsWherePyTorchReducedThem) {
   EXPECT_FALSE(read(ask(row)).plan.overlap);
 }
 
+// NeMo's recipes move tensor exchanges in pieces, Megatron-LM where it is asked to.
+TEST(RunQuestion, MovesTensorExchangesInPiecesWhereTheRunOrItsFrameworkDoes) {
+  Json row = with("software.framework", "Megatron-LM");
+  const auto pieces = [&] { return read(ask(row)).plan.tensor_pieces; };
+  EXPECT_EQ(pieces(), 1);
+  row["software"]["extra"]["flags"] = {{"tp-comm-overlap", true}};
+  EXPECT_EQ(pieces(), 4);
+  row["software"]["framework"] = "NeMo";
+  row["software"]["extra"]["flags"] = {{"tp-comm-overlap", false}};
+  EXPECT_EQ(pieces(), 1);
+  row["software"]["extra"].erase("flags");
+  EXPECT_EQ(pieces(), 4);
+  row["software"]["extra"]["overlap"] = "no TP overlap";
+  EXPECT_EQ(pieces(), 1);
+  EXPECT_FALSE(read(ask(row)).plan.tensor_overlap);
+}
+
 // The paper of April 2021 is arXiv 2104.04473, that of May 2022 2205.05198.
 TEST(RunQuestion, TakesTheFrameworkAsItWasInTheRowsMonth) {
   Json row = with("software.framework", "Megatron-LM");

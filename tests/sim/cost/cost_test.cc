@@ -165,6 +165,29 @@ Attention attention(Pass pass, std::int64_t batch, std::int64_t sequence, std::i
   return a;
 }
 
+// 148 processors, 32 heads: ceil(148 / 32) = 5 shares of each, 160 blocks, two waves of 148. Each
+// share but one has 4 bytes more an element of q, zeroed and read. One head a processor: neither.
+TEST(Attention, LeavesProcessorsIdleWhereDeterministicBackwardCutsHeadsIntoEqualShares) {
+  Device device = plain();
+  device.multiprocessors = 148;
+  AttentionKernels kernels = device.kernels.usual();
+  device.kernels.usual_attention = "others";
+  device.kernels.attention["others"] = kernels;
+  kernels.deterministic_waves = true;
+  device.kernels.attention["waves"] = kernels;
+  Attention a = attention(Pass::kBackward, 1, 8192, 32, 128);
+  const double free = seconds(a, device);
+  a.deterministic = true;
+  EXPECT_EQ(seconds(a, device), free);
+  device.kernels.usual_attention = "waves";
+  EXPECT_NEAR(seconds(a, device), 296.0 / 160 * free + 4 * 8.0 * 8192 * 32 * 128 / 1e12, 1e-5);
+  a.pass = Pass::kForward;
+  EXPECT_EQ(seconds(a, device), seconds(attention(Pass::kForward, 1, 8192, 32, 128), device));
+  a = attention(Pass::kBackward, 4, 2048, 37, 128);
+  a.deterministic = true;
+  EXPECT_EQ(seconds(a, device), seconds(attention(Pass::kBackward, 4, 2048, 37, 128), device));
+}
+
 // Dao-AILab/flash-attention, causal, batch x sequence = 16k, hidden 2,048: FlashAttention-3 forward
 // on an H100 and FlashAttention-2 forward + backward on an A100, in TFLOP/s. The profiles were
 // fitted to these among others; on the longest sequences of the H100 the form is 9 % fast.

@@ -20,6 +20,7 @@ std::vector<Op> one_of_each() {
       Pointwise{PointwiseKind::kQuantizeBoth, 4, 8, Dtype::kBf16, Dtype::kFp8},
       Attention{Pass::kForward, 2, 8, 2, 64, 64, 16, true, false, Dtype::kBf16},
       Attention{Pass::kBackward, 2, 8, 2, 64, 32, 16, false, true, Dtype::kFp16},
+      Attention{Pass::kBackward, 2, 8, 2, 64, 32, 16, true, false, Dtype::kBf16, true},
       Norm{Pass::kForward, NormKind::kRms, 4, 8, Dtype::kBf16},
       Norm{Pass::kBackward, NormKind::kLayer, 4, 8, Dtype::kFp32},
       Pointwise{PointwiseKind::kSwiglu, 4, 8, Dtype::kBf16, Dtype::kBf16, false},
