@@ -33,10 +33,7 @@ class KindMaker {
   void write_fragments();
   Fragment forward(bool keep_saved, bool keep_x, bool keep_y, bool recompute);
   Fragment prepare();
-  // Of the exchanges of layers: the embedding and the head take theirs whole.
-  std::int16_t pieces() const {
-    return block().numbered ? static_cast<std::int16_t>(plan_.tensor_pieces) : std::int16_t{1};
-  }
+  FragmentOptions common_options() const;
 
   Tables& tables_;
   const Plan& plan_;
@@ -132,14 +129,21 @@ void KindMaker::assign_slots() {
   }
 }
 
-Fragment KindMaker::forward(bool keep_saved, bool keep_x, bool keep_y, bool recompute) {
+// What forward and backward have in common.
+FragmentOptions KindMaker::common_options() const {
   FragmentOptions options;
+  options.overlap = plan_.tensor_overlap;
+  // The embedding and the head take their exchanges whole.
+  if (block().numbered) options.pieces = static_cast<std::int16_t>(plan_.tensor_pieces);
+  if (plan_.deterministic) options.filled = plan_.filled;
+  return options;
+}
+
+Fragment KindMaker::forward(bool keep_saved, bool keep_x, bool keep_y, bool recompute) {
+  FragmentOptions options = common_options();
   options.live.assign(block().values.size(), false);
   options.keep = keep_saved ? derived_.saved : options.live;
   options.recompute = recompute;
-  options.overlap = plan_.tensor_overlap;
-  options.pieces = pieces();
-  if (plan_.deterministic) options.filled = plan_.filled;
   if (block().x != kNoValue) {
     options.live[static_cast<std::size_t>(block().x)] = true;
     if (keep_x) options.keep[static_cast<std::size_t>(block().x)] = true;
@@ -166,12 +170,9 @@ void KindMaker::write_fragments() {
     kind_.recompute = forward(true, false, true, true);
     kind_.recompute_last = forward(true, false, false, true);
   }
-  FragmentOptions options;
+  FragmentOptions options = common_options();
   options.live = derived_.saved;
   options.keep.assign(block().values.size(), false);
-  options.overlap = plan_.tensor_overlap;
-  options.pieces = pieces();
-  if (plan_.deterministic) options.filled = plan_.filled;
   if (derived_.dy != kNoValue) options.live[static_cast<std::size_t>(derived_.dy)] = true;
   if (derived_.dx != kNoValue) options.keep[static_cast<std::size_t>(derived_.dx)] = true;
   kind_.backward = write_fragment(tables_, block(), derived_.backward, slots_, options);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "sim/program/pieces.h"
+
 namespace stepcast {
 
 OpId Tables::op(const Op& op) {
@@ -150,7 +152,7 @@ bool FragmentWriter::is_product_on(std::int32_t at, ValueId taken, ValueId made)
   const Node& node = nodes_[static_cast<std::size_t>(at)];
   const auto* op = std::get_if<Op>(&node.work);
   const auto* gemm = op == nullptr ? nullptr : std::get_if<Gemm>(op);
-  if (gemm == nullptr || gemm->role == GemmRole::kWeightGradient || gemm->batch != 1) return false;
+  if (gemm == nullptr || !is_product_of_rows(*gemm)) return false;
   return (taken != kNoValue && node.in[0] == taken) || (made != kNoValue && node.out[0] == made);
 }
 

@@ -350,8 +350,9 @@ std::vector<Field> memory_fields() {
             "Clip by the global norm: all ranks reduce it before the update."),
       field(Form::kSwitch, "deterministic", "false",
             "Deterministic algorithms (Megatron-LM's --deterministic-mode): PyTorch fills new "
-            "tensors before they are written.",
-            "A launch and a write more for each result of what `filled` names."),
+            "tensors before they are written, and attention's backward adds up in one order.",
+            "A launch and a write more for each result of what `filled` names; flash2's backward "
+            "leaves multiprocessors idle."),
       word("filled",
            "[\"norm\",\"attention\",\"dropout\",\"loss\",\"copy\",\"exchange\",\"message\"]",
            "product norm attention softmax dropout loss copy exchange message",

@@ -71,8 +71,8 @@ Json attention_question(const Json& row);
 // The "fusion" that the row states by Megatron-LM's flags; empty where it does not.
 Json fusion_question(const Json& row);
 
-// The "loss" and "buffers" of the what-if: what Megatron-LM and Transformer Engine
-// keep. `engine`: layers are Transformer Engine's, in Megatron-LM's buffers.
+// The "loss" and "buffers" of the what-if: what Megatron-LM and Transformer Engine keep. `engine`:
+// layers are Transformer Engine's, in Megatron-LM's buffers.
 Json buffers_question(const Json& row, bool engine, const Device& device);
 // What a run that has to be the same again asks for: "deterministic", the workspace of cuBLAS that
 // goes with it, what it fills where that is not as `framework` (or nullptr) says, and another

@@ -29,6 +29,10 @@ bool is_product(const Job& job, const Instruction& instruction) {
 
 }  // namespace
 
+bool is_product_of_rows(const Gemm& product) {
+  return product.role != GemmRole::kWeightGradient && product.batch == 1;
+}
+
 std::int32_t product_beside(const Job& job, const Body& body, std::size_t collective) {
   const auto here = body.code.begin() + static_cast<std::ptrdiff_t>(collective);
   const auto found_by = [&](const Instruction& i) { return is_product(job, i); };
@@ -50,7 +54,7 @@ std::string pieces_fault(const Job& job, const Body& body, std::size_t collectiv
   if (beside < 0) return "in pieces, but no product stands next to it";
   const auto& compute = std::get<Compute>(body.code[static_cast<std::size_t>(beside)]);
   const auto& product = std::get<Gemm>(job.ops[static_cast<std::size_t>(compute.op)]);
-  if (product.role == GemmRole::kWeightGradient || product.batch != 1) {
+  if (!is_product_of_rows(product)) {
     return "in pieces, but the product next to it is not of rows of activations";
   }
   if (product.m % moved.pieces != 0) return "in pieces that do not divide the product's rows";

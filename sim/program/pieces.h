@@ -12,6 +12,9 @@ namespace stepcast {
 
 inline constexpr std::int16_t kPiecesMax = 64;
 
+// A linear layer's product on rows of activations: its parts are rows.
+bool is_product_of_rows(const Gemm& product);
+
 // Index of the product's Compute in the body's code; -1 where no product stands on that side.
 // REQUIRES: code[collective] is an all-gather or a reduce-scatter. O(distance).
 std::int32_t product_beside(const Job& job, const Body& body, std::size_t collective);
