@@ -74,12 +74,29 @@ const std::vector<Floor>& floors() {
       {"calibrate",
        {"execute/", "sim/base/", "sim/program/", "sim/cost/", "sim/hardware/", "sim/result/",
         "<fmt/", "<benchmark/", "<nlopt.hpp>"}},
-      {"tools",
-       {"sim/", "models/", "execute/", "calibrate/", "<fmt/", "<nlohmann/", "<CLI/", "<sched.h>",
-        "<unistd.h>"}},
-      {"tools/import_topology_xml.", {"<pugixml.hpp>"}},
-      {"tools/measured_trace.", {"<simdjson.h>"}},
-      {"tools/measured_files.", {"<zlib.h>"}},
+      {"tools/base", {"sim/base/", "<fmt/", "<unistd.h>"}},
+      {"tools/whatif",
+       {"tools/base/", "sim/", "models/", "execute/", "<fmt/", "<sched.h>", "<unistd.h>"}},
+      {"tools/forecast", {"tools/base/", "tools/whatif/", "sim/", "models/", "<fmt/"}},
+      {"tools/time", {"tools/base/", "tools/whatif/", "tools/forecast/", "sim/", "<fmt/"}},
+      {"tools/validate",
+       {"tools/base/", "tools/whatif/", "tools/forecast/", "tools/time/", "sim/", "models/",
+        "calibrate/", "<fmt/"}},
+      {"tools/import",
+       {"tools/base/", "tools/whatif/", "tools/time/", "tools/validate/", "sim/", "models/",
+        "calibrate/", "<fmt/"}},
+      {"tools/import/topology_xml.", {"<pugixml.hpp>"}},
+      {"tools/compare",
+       {"tools/base/", "tools/whatif/", "tools/forecast/", "sim/", "calibrate/", "<fmt/"}},
+      {"tools/compare/measured_trace.", {"<simdjson.h>"}},
+      {"tools/compare/measured_files.", {"<zlib.h>"}},
+      {"tools/run",
+       {"tools/base/", "tools/whatif/", "tools/forecast/", "tools/compare/", "sim/", "models/",
+        "execute/", "calibrate/", "<fmt/", "<unistd.h>"}},
+      {"tools/commands",
+       {"tools/base/", "tools/whatif/", "tools/forecast/", "sim/", "models/", "<fmt/"}},
+      {"tools/cli.", {"tools/", "sim/base/", "<fmt/", "<CLI/"}},
+      {"tools/main.", {"tools/cli.h"}},
   };
   return table;
 }
@@ -332,6 +349,8 @@ TEST(HouseRules, KnowsTheFloorsOfEachFolder) {
   EXPECT_FALSE(allows("sim/base/error.cc", "#include \"sim/program/op.h\""));
   EXPECT_TRUE(allows("sim/engine/price.cc", "#include \"sim/network/network.h\""));
   EXPECT_FALSE(allows("sim/engine/price.cc", "#include \"models/model.h\""));
+  EXPECT_TRUE(allows("tools/validate/runs.cc", "#include \"tools/forecast/forecast.h\""));
+  EXPECT_FALSE(allows("tools/forecast/forecast.cc", "#include \"tools/validate/runs.h\""));
   // Exceptions hold for the file that they name.
   EXPECT_TRUE(allows("sim/hardware/hardware.h", "#include \"sim/program/op.h\""));
   EXPECT_FALSE(allows("sim/hardware/hardware.h", "#include \"sim/program/program.h\""));

@@ -19,14 +19,16 @@
 #include <fmt/ranges.h>
 
 #include "sim/base/error.h"
-#include "tools/calibrate.h"
-#include "tools/commands.h"
-#include "tools/compare.h"
-#include "tools/files.h"
-#include "tools/import.h"
-#include "tools/loop.h"
-#include "tools/time.h"
-#include "tools/validate.h"
+#include "tools/base/exit_code.h"
+#include "tools/base/files.h"
+#include "tools/commands/commands.h"
+#include "tools/compare/compare.h"
+#include "tools/import/import.h"
+#include "tools/run/calibrate.h"
+#include "tools/run/execute.h"
+#include "tools/run/loop.h"
+#include "tools/time/time.h"
+#include "tools/validate/validate.h"
 
 namespace stepcast {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "models/model.h"
-#include "tools/forecast.h"
-#include "tools/whatif.h"
+#include "tools/forecast/forecast.h"
+#include "tools/whatif/whatif.h"
 
 namespace stepcast {
 

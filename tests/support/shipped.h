@@ -1,7 +1,7 @@
 // What the repository ships, for tests of the commands.
 #pragma once
 
-#include "tools/validate.h"
+#include "tools/validate/validate.h"
 
 namespace stepcast {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/validate.h"
+#include "tools/validate/validate.h"
 
 namespace stepcast {
 

@@ -5,7 +5,7 @@
 
 #include "sim/base/error.h"
 #include "tests/support/case.h"
-#include "tools/layers.h"
+#include "tools/forecast/layers.h"
 
 namespace stepcast {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "sim/hardware/hardware.h"
 #include "tests/support/case.h"
-#include "tools/devices.h"
-#include "tools/files.h"
-#include "tools/time.h"
+#include "tools/base/files.h"
+#include "tools/time/time.h"
+#include "tools/whatif/devices.h"
 
 namespace stepcast {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/base/json.h"
-#include "tools/whatif.h"
+#include "tools/whatif/whatif.h"
 
 namespace stepcast {
 

@@ -1,0 +1,82 @@
+#include "tools/import/fit_runs.h"
+
+#include <gmock/gmock.h>
+
+#include "sim/base/error.h"
+#include "tests/support/shipped.h"
+#include "tools/base/files.h"
+#include "tools/validate/runs.h"
+#include "tools/whatif/devices.h"
+
+namespace stepcast {
+namespace {
+
+Device device() { return load_device(find_config("devices", "h100-sxm", "test")); }
+
+// A run of one source on 8 devices; `measured` seconds.
+Json run(const std::string& group, int layers, int micro, double measured) {
+  return {{"id", "r"},
+          {"group", group},
+          {"model",
+           {{"name", "m"},
+            {"layers", layers},
+            {"hidden", 4096},
+            {"heads", 32},
+            {"kv_heads", 32},
+            {"ffn_hidden", 11008},
+            {"gated_mlp", true},
+            {"vocab", 32000},
+            {"seq_len", 4096},
+            {"tied_embeddings", false}}},
+          {"hardware", {{"gpu", "H100-80GB-SXM"}, {"gpus_per_node", 8}, {"gpus_total", 8}}},
+          {"software", {{"framework", "torchtitan"}, {"precision", "bf16"}}},
+          {"parallel",
+           {{"tp", 1},
+            {"pp", 1},
+            {"dp", 8},
+            {"zero_stage", 3},
+            {"micro_batch", micro},
+            {"global_batch", 8 * micro}}},
+          {"recompute", "none"},
+          {"measured", {{"step_time_s", measured}}}};
+}
+
+// Two sources of four runs, made by the forecast itself, lead back to its numbers from elsewhere.
+TEST(FitRuns, FindsTheDeviceThatMadeTheRuns) {
+  std::vector<Json> rows;
+  RunForecasts known;
+  for (const char* group : {"a", "b"}) {
+    for (const int layers : {4, 8}) {
+      for (const int micro : {1, 2}) {
+        Json row = run(group, layers, micro, 1);
+        ValidationRow forecast = validate_row(row, "", shipped(), known);
+        ASSERT_TRUE(forecast.covered) << forecast.reason;
+        row["measured"]["step_time_s"] = *forecast.predicted_seconds;
+        rows.push_back(row);
+      }
+    }
+  }
+  Device start = device();
+  const double efficiency = start.kernels.matrix.efficiency;
+  const double rested = efficiency * start.kernels.matrix.burst;
+  start.kernels.matrix.efficiency *= 0.8;
+  start.kernels.matrix.burst /= 0.8;
+  const FittedRuns fitted = fit_runs(start, rows, shipped());
+  const MatrixKernels& matrix = fitted.device.kernels.matrix;
+  EXPECT_NEAR(matrix.efficiency / efficiency, 1, 0.02);
+  EXPECT_NEAR(matrix.burst * matrix.efficiency / rested, 1, 0.01);
+  ASSERT_EQ(fitted.residuals.size(), 2U);
+  EXPECT_EQ(fitted.residuals[0].rows, "runs a");
+  EXPECT_EQ(fitted.residuals[0].count, 4);
+  EXPECT_EQ(fitted.residuals[0].left_out_count, 4);
+  EXPECT_LT(fitted.residuals[0].mean_absolute_error, 0.02);
+}
+
+TEST(FitRuns, LeavesOutSourcesOfFewRowsAndSaysIfNoneIsLeft) {
+  std::vector<Json> rows;
+  for (int i = 0; i < 3; ++i) rows.push_back(run("a", 4, 1 + i, 1));
+  EXPECT_THROW(fit_runs(device(), rows, shipped()), Error);
+}
+
+}  // namespace
+}  // namespace stepcast

@@ -1,0 +1,499 @@
+// The what-if file's half of the table, and how paths nest. The limits are those of the readers; a
+// test steps over each of them.
+#include "tools/commands/fields.h"
+
+#include <algorithm>
+
+#include "sim/program/mesh.h"
+#include "sim/program/pieces.h"
+
+namespace stepcast {
+namespace {
+
+constexpr Limits kDegree{1, kRanksMax};
+constexpr Limits kLayers{0, 10'000};
+
+Field field(Form form, std::string_view path, std::string_view otherwise, std::string_view meaning,
+            std::string_view effect = "") {
+  Field result;
+  result.topic = Topic::kWhatIf;
+  result.form = form;
+  result.path = path;
+  result.otherwise = otherwise;
+  result.meaning = meaning;
+  result.effect = effect;
+  return result;
+}
+
+Field count(std::string_view path, std::string_view otherwise, Limits limits,
+            std::string_view meaning, std::string_view effect = "") {
+  Field result = field(Form::kCount, path, otherwise, meaning, effect);
+  result.limits = limits;
+  return result;
+}
+
+Field word(std::string_view path, std::string_view otherwise, std::string_view words,
+           std::string_view meaning, std::string_view effect = "", Form form = Form::kWord) {
+  Field result = field(form, path, otherwise, meaning, effect);
+  result.words = words;
+  return result;
+}
+
+Field input_only(Field given) {
+  given.resolved = false;
+  return given;
+}
+
+void append(std::vector<Field>& all, std::vector<Field> more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+std::vector<Field> model_fields() {
+  return {
+      field(Form::kNameOrObject, "model", "",
+            "The network: a name (`stepcast list models`), a path to a model file or to a Hugging "
+            "Face config.json, or an object of the keys below.",
+            "Everything follows from its shape: FLOPs, weights, activations."),
+      field(Form::kText, "model.name", "the file's name", "What the report calls the model."),
+      input_only(word("model.style", "\"llama\"", "llama gpt",
+                      "Sets the other keys' defaults: llama is RMSNorm, SwiGLU, rotary, no biases, "
+                      "untied; gpt is LayerNorm, GELU, learned positions, biases everywhere, tied, "
+                      "dropout.")),
+      count("model.layers", "", {1, 10'000}, "Transformer layers.",
+            "They are what the pipeline shares out."),
+      count("model.hidden", "", {1, 1 << 20}, "Width of the residual stream, h."),
+      count("model.heads", "", {1, 1 << 16}, "Query heads.", "Must be a multiple of tensor."),
+      count("model.kv_heads", "heads", {1, 1 << 16},
+            "Key-value heads; fewer than heads is grouped-query attention.",
+            "Must be a multiple of tensor and divide heads."),
+      count("model.head_dim", "hidden / heads", {1, 1 << 16}, "Columns of one head."),
+      count("model.ffn", "4 hidden; needed where the MLP has a gate", {1, 1 << 24},
+            "Width of one branch of the MLP.", "Most of a layer's FLOPs and weights."),
+      count("model.vocabulary", "", {1, 1 << 28},
+            "Tokens in the table; rounded up to a multiple of tensor.",
+            "The head's matrix product and logits, all on the last stage."),
+      count("model.positions", "", {1, std::int64_t{1} << 31},
+            "The longest sequence that learned positions know."),
+      word("model.norm", "\"rms\"", "rms layer", "RMSNorm or LayerNorm (style gpt: layer)."),
+      word("model.activation", "\"swiglu\"", "gelu swiglu geglu",
+           "The MLP's activation; the last two have a gate, hence two branches (style gpt: gelu)."),
+      field(Form::kSwitch, "model.learned_positions", "false",
+            "A table of positions is added to the embedding (style gpt: true)."),
+      field(Form::kSwitch, "model.rotary", "true",
+            "Queries and keys are rotated by their position (style gpt: false)."),
+      field(Form::kSwitch, "model.qkv_bias", "false",
+            "Biases of the query, key and value projections (style gpt: true)."),
+      field(Form::kSwitch, "model.attention_output_bias", "false",
+            "A bias of the attention's output projection (style gpt: true)."),
+      field(Form::kSwitch, "model.mlp_bias", "false",
+            "Biases of the MLP's matrices (style gpt: true)."),
+      field(Form::kSwitch, "model.qk_norm", "false",
+            "Queries and keys are normalised head by head, as in Qwen3."),
+      field(Form::kSwitch, "model.post_norms", "false",
+            "Also a norm after attention and after the MLP, as in Gemma 2."),
+      field(Form::kSwitch, "model.tied_embeddings", "false",
+            "The head's matrix is the embedding table (style gpt: true).",
+            "With a pipeline, first and last stage each hold it and reduce its gradient."),
+      field(Form::kSwitch, "model.dropout", "false",
+            "The model is trained with dropout (style gpt: true)."),
+      field(Form::kNumber, "model.dropout_rate", "0.1",
+            "Of that dropout: the probability that an element is dropped."),
+      input_only(field(Form::kText, "model.source", "none", "Where the numbers come from.")),
+      input_only(field(Form::kText, "model.description", "none", "Words for people."))};
+}
+
+std::vector<Field> cluster_fields() {
+  return {
+      field(Form::kNameOrObject, "cluster", "",
+            "The machine: DEVICE-NODESxDEVICES for standard boxes (h100-sxm-128x8), a name "
+            "(`stepcast list clusters`), a path, or an object of the keys below."),
+      field(Form::kText, "cluster.name", "DEVICE-NODESxDEVICES",
+            "What the report calls the cluster."),
+      field(Form::kText, "cluster.device", "",
+            "The kind of device: a name (`stepcast list devices`) or a path.",
+            "Rates, memory and launch times."),
+      count("cluster.nodes", "1", {1, kRanksMax}, "Boxes."),
+      count("cluster.devices_per_node", "the device's standard box", {1, kRanksMax},
+            "Devices in one box.", "Groups within a box talk at node_bandwidth, others by NICs."),
+      field(Form::kObject, "cluster.fabric", "the device's standard box",
+            "Links inside a box and between boxes."),
+      field(Form::kBandwidth, "cluster.fabric.node_bandwidth", "the device's",
+            "One device to the others of its box, each direction, nominal.",
+            "Tensor parallelism, where it stays in a box."),
+      field(Form::kNumber, "cluster.fabric.node_bandwidth_efficiency", "the device's",
+            "Share of node_bandwidth that collectives reach, above 0 to 1."),
+      field(Form::kTime, "cluster.fabric.node_latency", "the device's", "One hop inside a box."),
+      count("cluster.fabric.nics_per_node", "the device's share of its standard box", {0, 1024},
+            "Network cards of a box, shared evenly by its devices; none is for one box alone."),
+      field(Form::kBandwidth, "cluster.fabric.nic_bandwidth", "the device's",
+            "One network card, each direction, nominal.",
+            "Data and pipeline parallelism between boxes."),
+      field(Form::kNumber, "cluster.fabric.nic_efficiency", "the device's",
+            "Share of nic_bandwidth that collectives reach, above 0 to 1."),
+      field(Form::kTime, "cluster.fabric.nic_latency", "the device's", "One hop between boxes."),
+      field(Form::kSwitch, "cluster.fabric.rails", "false",
+            "Rail-optimised: NIC 0 of every box on one leaf, NIC 1 on another, and so on.",
+            "Groups that stay on their rail need no spine within nodes_per_leaf."),
+      count("cluster.fabric.nodes_per_leaf", "0", {0, kRanksMax},
+            "Boxes that share leaf switches; 0 is one switch for all.",
+            "Which groups cross uplinks."),
+      field(Form::kNumber, "cluster.fabric.oversubscription", "1.0",
+            "What NICs can send into a leaf over what its uplinks carry, 1 to 1000.",
+            "Divides the bandwidth of groups that cross leaves, not of those inside one."),
+      count("cluster.fabric.spines", "1", {1, 4096},
+            "Switches above the leaves, each with an even share of every leaf's uplinks."),
+      field(Form::kObject, "cluster.box", "the device's standard box",
+            "What is in a box besides devices and NICs."),
+      word("cluster.box.links", "the device's", "switch direct pairs pcie",
+           "How devices reach each other: through switches (NVSwitch), by a link to each other "
+           "device, by a bridge in pairs and PCIe beyond, or by PCIe alone.",
+           "With direct, a group of q of d devices has (q - 1) / (d - 1) of node_bandwidth."),
+      field(Form::kSwitch, "cluster.box.peer_to_peer", "true",
+            "Devices and NICs reach each other over PCIe without passing the host's memory."),
+      count("cluster.box.sockets", "the device's", {1, 64}, "CPUs, which share out the slots."),
+      count("cluster.box.pcie_switches", "the device's", {0, 1024},
+            "PCIe switches, which share out the slots; 0: each slot is a port of a CPU."),
+      field(Form::kBandwidth, "cluster.box.pcie_bandwidth", "the device's",
+            "One slot and a PCIe switch's way to its CPU, each direction, nominal."),
+      field(Form::kNumber, "cluster.box.pcie_efficiency", "the device's",
+            "Share of pcie_bandwidth that is reached, above 0 to 1."),
+      field(Form::kBandwidth, "cluster.box.socket_bandwidth", "null",
+            "Between two CPUs, each direction; left out, it is never the bottleneck."),
+      field(Form::kBandwidth, "cluster.box.host_bandwidth", "null",
+            "A CPU's memory, each direction; left out, it is never the bottleneck.",
+            "Without peer_to_peer all traffic over PCIe passes it."),
+      count("cluster.box.cores", "the device's", {0, 1 << 16},
+            "Of devices that are the box's own cores, how many there are; 0: they are no cores.",
+            "Ranks beyond them take turns: everything takes that much longer."),
+      field(Form::kList, "cluster.slow_devices", "[]", "Devices that compute slower than the rest.",
+            "With any, every rank is simulated, and the slowest one holds up its groups."),
+      count("cluster.slow_devices[].device", "", {0, kRanksMax - 1}, "Its number, from 0."),
+      field(Form::kNumber, "cluster.slow_devices[].factor", "",
+            "Its compute takes this many times as long, 1 to 1000000."),
+      field(Form::kList, "cluster.slow_links", "[]",
+            "Links that are slower than the rest, or dead.",
+            "Groups that use one go at its pace; what a dead one carried goes round it."),
+      field(Form::kText, "cluster.slow_links[].from", "",
+            "One end, named as `stepcast show cluster` does: node3/nic2."),
+      field(Form::kText, "cluster.slow_links[].to", "", "The other end: leaf0."),
+      field(Form::kNumber, "cluster.slow_links[].speed", "",
+            "The share of its bandwidth that is left, 0 (dead) to 1."),
+      input_only(field(Form::kText, "cluster.source", "none", "Where the numbers come from.")),
+      input_only(field(Form::kText, "cluster.description", "none", "Words for people."))};
+}
+
+std::vector<Field> profile_fields() {
+  return {
+      field(Form::kText, "profile", "null",
+            "Measured times that go before the models': a name (`stepcast list profiles`) or a "
+            "path to what `stepcast import` or `stepcast calibrate` wrote; it must be of the "
+            "cluster's device.",
+            "Transfers over groups of the measured size, and kernels that were timed, take the "
+            "measured time."),
+      word("profile_basis", "\"measured\"", "measured interpolated",
+           "How times of a profile count: as measured, which refuses what was timed on another "
+           "machine or with another library; or as interpolated, which takes them from anywhere.",
+           "The report's basis, and its range.")};
+}
+
+std::vector<Field> batch_and_parallel_fields() {
+  return {
+      field(Form::kObject, "batch", "", "How much a step works on, in sequences."),
+      count("batch.sequence_length", "", {1, 1 << 24}, "Tokens of one sequence.",
+            "Attention costs its square; activations grow with it."),
+      count("batch.document_length", "0", {0, 1 << 24},
+            "Sequences are packed of documents of this many tokens (fine-tuning, document masks); "
+            "attention stays within one. 0: a sequence is one document.",
+            "Attention costs its square, for each document."),
+      count("batch.micro", "1", {1, 1 << 20}, "Sequences that a rank works on at once.",
+            "More fill the kernels better and keep more activations alive."),
+      count("batch.global", "micro x data: one micro-batch", {1, INT32_MAX},
+            "Sequences of one step, over all ranks: micro x data x micro-batches.",
+            "More micro-batches shrink the pipeline's bubble, (p - 1) / (m + p - 1)."),
+      field(Form::kObject, "parallel", "{}", "How the work is split over the ranks."),
+      count("parallel.tensor", "1", kDegree,
+            "Ranks that share every matrix of a layer (Megatron-LM).",
+            "Two all-reduces a layer and direction, exposed; keep it inside a box."),
+      field(Form::kSwitch, "parallel.sequence_parallel", "false",
+            "Norms and dropouts are split along the sequence between tensor ranks.",
+            "Divides the activations that tensor leaves whole; same traffic."),
+      field(Form::kSwitch, "parallel.tensor_overlap", "true",
+            "Backward's tensor collectives run beside the weight gradients.",
+            "Hides a part of tensor_exposed."),
+      count("parallel.tensor_pieces", "1", {1, kPiecesMax},
+            "A layer's gathers and forward's reduce-scatters are moved in so many pieces beside "
+            "the product that takes or makes them (tp_comm_overlap of Transformer Engine, "
+            "asynchronous tensor parallelism of PyTorch). Needs sequence_parallel.",
+            "Hides most of what tensor_exposed has left; smaller products are slower."),
+      count("parallel.context", "1", kDegree,
+            "Ranks that share one sequence; only 1 is covered yet."),
+      count("parallel.expert", "1", kDegree,
+            "Ranks that share the experts; only 1 is covered yet."),
+      count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
+            "Divides weights; costs a bubble, and activations of up to p micro-batches."),
+      count("parallel.virtual_stages", "1", {1, 10'000},
+            "Stretches of layers (chunks) that a stage holds, interleaved.",
+            "Divides the bubble by it; multiplies the messages between stages."),
+      count("parallel.data", "what the cluster leaves: devices / (tensor x pipeline)", kDegree,
+            "Ranks that work on different sequences; they reduce their gradients.",
+            "data_exposed, and what sharding divides by."),
+      word("parallel.schedule", "1f1b; interleaved with virtual_stages > 1",
+           "gpipe 1f1b interleaved", "The order of forward and backward calls on a stage.",
+           "gpipe keeps all micro-batches' activations, 1f1b at most p."),
+      word("parallel.stages", "\"even\"", "even balanced",
+           "How layers are laid on the chunks; or a list, the layers of each chunk in order.",
+           "The slowest stage sets the pace; balanced counts embedding and head.",
+           Form::kWordOrCounts),
+      field(Form::kSwitch, "parallel.pipeline_overlap", "true",
+            "Compute does not wait for its sends."),
+      field(Form::kSwitch, "parallel.scatter_gather", "true",
+            "Without sequence_parallel, each tensor rank sends 1/t of an activation to the next "
+            "stage, where it is gathered.",
+            "Pipeline traffic, which it divides by tensor."),
+      word("parallel.order",
+           "[\"tensor\",\"context\",\"expert\",\"data\",\"replica\",\"pipeline\"]",
+           "tensor context expert data replica pipeline",
+           "Axes from inner to outer: ranks that differ on the first are neighbours in a box.",
+           "Which groups stay inside a box.", Form::kWords)};
+}
+
+std::vector<Field> memory_fields() {
+  return {
+      field(Form::kObject, "sharding", "{}", "How data-parallel ranks share the training state."),
+      count("sharding.zero", "0", {0, 3},
+            "What is sharded: 1 optimizer state, 2 also gradients, 3 also weights (FSDP).",
+            "Memory divided by the data degree; 3 gathers weights in forward and backward."),
+      field(Form::kBytes, "sharding.bucket", "\"200 MB\"",
+            "Gradients that are reduced at once, and with zero 3 weights gathered at once.",
+            "Large buckets use the links better, small ones start earlier."),
+      field(Form::kSwitch, "sharding.all_reduce", "false",
+            "With zero 1: gradients are all-reduced, though each rank updates its share only "
+            "(DeepSpeed's BF16_Optimizer); else reduce-scattered.",
+            "Half as much again of gradient traffic, where both have the same type."),
+      field(Form::kSwitch, "sharding.overlap", "true",
+            "Gradients are reduced beside backward, weights gathered beside compute.",
+            "Without it all of that is in data_exposed."),
+      count("sharding.prefetch", "1", {0, 64}, "With zero 3: units gathered ahead of their use.",
+            "More hide more and hold more buffers."),
+      count("sharding.shard_group", "0", {0, kRanksMax},
+            "Hybrid sharding: ranks that share one copy of the state; 0 means all of data.",
+            "Gathers stay within the group; gradients are also reduced between copies."),
+      field(Form::kSwitch, "sharding.reshard_after_forward", "true",
+            "With zero 3: weights are dropped after forward and gathered again in backward."),
+      word("recompute", "\"none\"", "none full selective",
+           "What backward computes again instead of keeping it: full keeps each layer's input "
+           "only, selective drops the attention core.",
+           "Fewer activations for up to a third more compute.", Form::kWordOrObject),
+      input_only(count("recompute.every", "not given", {1, 10'000},
+                       "Keep the input of each group of this many layers, run the group again.")),
+      input_only(count("recompute.layers", "not given", {1, 10'000},
+                       "Full recomputation of the first layers of each chunk only (Megatron-LM: "
+                       "--recompute-method block).")),
+      input_only(word("recompute.modules", "not given",
+                      "attention_core norm activation mlp attention projection up",
+                      "Run these parts of each layer again.", "", Form::kWords)),
+      field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
+      word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
+           "Weights in use, and activations. With fp8 the products of the layers' weights run in 8 "
+           "bits; attention, embedding, head and all that lies between stay in bf16.",
+           "The rate of the matrix units; bytes of activations."),
+      word("precision.scaling", "\"tensor\" with compute fp8, else \"none\"",
+           "none delayed tensor block mx",
+           "How 8-bit operands are scaled: one scale a tensor, from its past (delayed) or from one "
+           "more read (tensor: current scaling); one for each block of 128 (block) or 32 (mx).",
+           "Kernels that quantise; copies for both sides of a matrix."),
+      field(Form::kSwitch, "precision.fp8_transposes", "what the device needs",
+            "8-bit products read their operands along k only, as on Hopper: what is read along its "
+            "other side as well is kept transposed, too. Of one scale a tensor; blocks always are.",
+            "A byte more for each weight of a layer."),
+      field(Form::kSwitch, "precision.fp8_weights", "false",
+            "Weights of the layers are held and gathered in 8 bits only, beside their fp32 masters "
+            "(fp8 primary weights, --fp8-param-gather); else an 8-bit copy stands beside them.",
+            "Two bytes less for each of these weights, half of their gathers."),
+      word("precision.gradients", "the compute type", "fp32 bf16 fp16",
+           "Gradient buffers and their reduction.", "Memory, and bytes of gradient reduction."),
+      word("precision.master", "\"fp32\"", "fp32 none",
+           "Master weights that the optimizer updates; none where the weights are their own.",
+           "4 bytes a parameter, sharded from zero 1 on."),
+      word("precision.moments", "\"fp32\"", "fp32 bf16 fp16", "The two moments of Adam.",
+           "8 bytes a parameter in fp32, sharded from zero 1 on."),
+      word("precision.gradient_copy", "\"none\"", "fp32 none",
+           "An fp32 copy of the gradients for the update, as Megatron-LM's fp16 mode has.",
+           "4 bytes a parameter."),
+      count("vocabulary_multiple", "1", {1, 1 << 16},
+            "The vocabulary is rounded up to a multiple of this times tensor (Megatron-LM: 128).",
+            "Rows of the embedding and of the head."),
+      word("attention", "\"fused\"", "fused unfused",
+           "Fused (flash) attention, or scores and softmax in memory.",
+           "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
+      word("softmax", "\"fused\"", "fused megatron megatron_core",
+           "The softmax of unfused attention: one kernel; or Megatron-LM's or Megatron-Core's, "
+           "which gives way to PyTorch's where a rank's sequences times heads are no multiple of 4 "
+           "(8 up to 128 tokens) or the sequence is beyond 2,048 (Core: 4,096) tokens.",
+           "Four more kernels over fp32 scores forward, five backward (Core: one and two)."),
+      field(Form::kText, "attention_kernel", "null",
+            "The implementation of fused attention, one that the device's profile describes: "
+            "flash1, flash2, flash3, cudnn ...; null: its usual one.",
+            "Its speed, as it was measured."),
+      word("loss", "\"parallel\"", "parallel torch megatron megatron_fused transformer_engine",
+           "Whose cross-entropy: one kernel a part; PyTorch's or Megatron-LM's unfused one on an "
+           "fp32 copy of the logits; Megatron-LM's fusion; Transformer Engine's, in place.",
+           "4, 4, 9, 13 or 3 passes over the logits, all on the last stage. Beside the logits it "
+           "keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
+           "transformer_engine none."),
+      field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
+            "Masks are kept for backward."),
+      field(Form::kNumber, "dropout_rate", "the model's",
+            "The probability that dropout drops an element.",
+            "What is trained; no time and no memory."),
+      field(Form::kSwitch, "clip_gradients", "true",
+            "Clip by the global norm: all ranks reduce it before the update."),
+      field(Form::kSwitch, "deterministic", "false",
+            "Deterministic algorithms (Megatron-LM's --deterministic-mode): PyTorch fills new "
+            "tensors before they are written, and attention's backward adds up in one order.",
+            "A launch and a write more for each result of what `filled` names; flash2's backward "
+            "leaves multiprocessors idle."),
+      word("filled",
+           "[\"norm\",\"attention\",\"dropout\",\"loss\",\"copy\",\"exchange\",\"message\"]",
+           "product norm attention softmax dropout loss copy exchange message",
+           "Whose results the framework makes as uninitialised tensors, which deterministic runs "
+           "fill: products of layers' weights, norms, fused attention, softmax and dropout of "
+           "unfused attention, the loss's tensors of the logits' size, casts, what tensor ranks "
+           "exchange, what stages receive. Left out: PyTorch's own.",
+           "", Form::kWords),
+      field(Form::kObject, "fusion", "{}",
+            "What the framework has fused; what it has not passes through memory once more."),
+      field(Form::kSwitch, "fusion.bias_gradients", "true",
+            "Bias gradients come with the weight gradients, not by a kernel of their own."),
+      field(Form::kSwitch, "fusion.accumulation", "true",
+            "Weight gradients are added to their buffer as they are made, not afterwards.",
+            "10 bytes a weight and micro-batch with fp32 gradients, 6 with 16 bits, which no "
+            "product hides."),
+      field(Form::kSwitch, "fusion.accumulation_cast", "true",
+            "What is added afterwards to a buffer of another type is read in its own; else a copy "
+            "of the buffer's type is made of it first (DeepSpeed's BF16_Optimizer).",
+            "8 bytes more a weight and micro-batch, where accumulation is not fused."),
+      field(Form::kSwitch, "fusion.norm_gradients", "true",
+            "The weight gradients of a norm come with its input gradient."),
+      field(Form::kSwitch, "fusion.gates", "true",
+            "A gated MLP's activation and product are one kernel."),
+      field(Form::kSwitch, "fusion.update", "true",
+            "The update is one kernel; else fp32 gradients are unscaled, clipped, copied."),
+      field(Form::kObject, "host", "{}", "The framework's host side."),
+      field(Form::kSwitch, "host.p2p_sync", "false",
+            "The host waits for the whole device at every message between stages (Megatron-Core's "
+            "batch_p2p_sync); needs pipeline_overlap false.",
+            "The launches behind a message are exposed, in other."),
+      field(Form::kSwitch, "host.pass_sync", "false",
+            "It does so at the end of every forward and backward pass (Megatron-LM's timers until "
+            "2022).",
+            "Each pass begins with exposed launches, in other."),
+      field(Form::kSwitch, "host.optimizer_sync", "false",
+            "It reads the norm, or whether a loss scale was too large, before the update.",
+            "The update's launches are exposed, in other."),
+      field(Form::kTime, "host.launch", "the device's",
+            "Host time to issue one kernel, collective or message.",
+            "The pace of small models, whatever the device."),
+      field(Form::kTime, "host.pass", "the device's, or 0",
+            "Host time before each forward or backward pass of a chunk's micro-batch: schedule, "
+            "batch, autograd's start.",
+            "Many small passes (virtual stages) wait for the host."),
+      field(Form::kSwitch, "host.graphs", "false",
+            "A step is captured once as a CUDA graph and launched whole (execute --cuda-graphs); "
+            "launch and pass then cost nothing.",
+            "Small kernels follow each other without a gap; the host must not wait inside."),
+      field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
+      field(Form::kSwitch, "allocator.expandable_segments", "false",
+            "One growing segment a stream (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).",
+            "Less reserved memory, where many sizes leave gaps."),
+      field(Form::kBytes, "allocator.blas_workspace", "null",
+            "Workspace of the matrix product library for each host thread "
+            "(CUBLAS_WORKSPACE_CONFIG): \"32 MiB\" for :4096:8, which deterministic runs set."),
+      field(Form::kObject, "buffers", "{}", "What the framework keeps beside the training state."),
+      field(Form::kSwitch, "buffers.weight_gradient_placeholders", "false",
+            "A tensor of each shape of a layer's matrices stays, which autograd takes for the "
+            "weight gradient (Transformer Engine with fused accumulation).",
+            "One layer's matrices in the compute type, more memory."),
+      field(Form::kSwitch, "buffers.gather_buffer", "false",
+            "The head's gathered input lies in a buffer that stays (Megatron-LM with sequence "
+            "parallelism).",
+            "Tokens x hidden x 2 bytes on the last stage."),
+      field(Form::kSwitch, "buffers.score_buffer", "false",
+            "A buffer of the shape of unfused attention's scores stays (Megatron-LM's own "
+            "attention).",
+            "Heads x sequence x sequence x 2 bytes, once."),
+      count("buffers.deferred_head", "0", {0, INT32_MAX},
+            "Micro-batches whose logits' gradients wait for the end of the step, where the head's "
+            "weight gradient is made of them (Megatron-LM's wgrad_deferral_limit).",
+            "Tokens x vocabulary x 2 bytes for each on the last stage."),
+      field(Form::kBytes, "buffers.kernel_workspace", "\"0 MB\"",
+            "A workspace that a kernel library keeps besides: Transformer Engine has \"32 MiB\" "
+            "from Hopper on, \"4 MiB\" before.")};
+}
+
+std::vector<Field> question_fields() {
+  return {
+      field(Form::kObject, "expect", "{}", "Limits that the forecast is held against."),
+      field(Form::kTimeLimit, "expect.step_time", "null", "The step must take at most this.",
+            "Otherwise the exit code is 1."),
+      field(Form::kByteLimit, "expect.peak_memory", "null",
+            "The device's total must be at most this.",
+            "Otherwise the exit code is 1."),
+      field(Form::kObject, "train", "{}", "A whole training run."),
+      field(Form::kCountOrText, "train.tokens", "null",
+            "Tokens to train on: a count, or text with k, M, B or T, such as \"15T\".",
+            "Adds time_to_train to the report.")};
+}
+
+}  // namespace
+
+std::vector<Field> what_if_fields() {
+  std::vector<Field> all = {field(Form::kText, "name", "MODEL on CLUSTER",
+                                  "What the report calls the question."),
+                            field(Form::kText, "framework", "null",
+                                  "Whose defaults fill in what is not said here: a name "
+                                  "(`stepcast list frameworks`) or a path.",
+                                  "Fusions, overlap, types, host time; no speed of a device.")};
+  append(all, model_fields());
+  append(all, cluster_fields());
+  append(all, profile_fields());
+  append(all, batch_and_parallel_fields());
+  append(all, memory_fields());
+  append(all, question_fields());
+  return all;
+}
+
+std::vector<Field> all_fields() {
+  std::vector<Field> all = what_if_fields();
+  append(all, report_fields());
+  append(all, terms());
+  return all;
+}
+
+std::string_view last_component(std::string_view path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string_view::npos ? path : path.substr(dot + 1);
+}
+
+std::vector<Field> children(const std::vector<Field>& fields, const Field& parent) {
+  std::vector<Field> found;
+  std::copy_if(fields.begin(), fields.end(), std::back_inserter(found), [&](const Field& f) {
+    if (f.topic != parent.topic || !f.path.starts_with(parent.path)) return false;
+    std::string_view rest = f.path.substr(parent.path.size());
+    if (rest.starts_with("[]")) rest.remove_prefix(2);
+    return rest.starts_with('.') && rest.find('.', 1) == std::string_view::npos;
+  });
+  return found;
+}
+
+std::vector<std::string> split_words(std::string_view words) {
+  std::vector<std::string> list;
+  for (std::size_t at = 0; at < words.size();) {
+    const std::size_t end = std::min(words.find(' ', at), words.size());
+    list.emplace_back(words.substr(at, end - at));
+    at = end + 1;
+  }
+  return list;
+}
+
+}  // namespace stepcast

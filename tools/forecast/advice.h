@@ -1,0 +1,42 @@
+// Advice: the smallest changes of a plan that would help, each one simulated, not guessed.
+//
+// If the plan does not fit: what makes it fit, the fastest first; one change if any single one
+// does, else two together. If it fits: what makes the step at least 2 % faster and still fits.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/base/units.h"
+#include "tools/forecast/forecast.h"
+#include "tools/whatif/whatif.h"
+
+namespace stepcast {
+
+struct Suggestion {
+  std::vector<std::string> sets;  // "recompute=full": with --set, they give just this forecast
+  Duration step;
+  Bytes peak;                     // device total of the fullest stage
+};
+
+struct Advice {
+  bool fits = false;                     // the plan as it is
+  std::vector<Suggestion> suggestions;   // best first; at most 4, or 3 if the plan fits
+  std::optional<Suggestion> closest;     // if nothing fits: the least peak that was found
+  int simulated = 0;
+};
+
+// `now` is the forecast of `what_if`. Makes at most 60 more, fewer where each is much work.
+Advice advise(const WhatIf& what_if, const Forecast& now);
+
+// A plan that differs by one step from this one, under a name that is the same for every plan.
+struct Change {
+  std::string name;               // "tensor x 2"
+  std::vector<std::string> sets;
+};
+
+// All such changes; some of them may not be legal.
+std::vector<Change> changes_of(const Plan& plan, const Model& model);
+
+}  // namespace stepcast

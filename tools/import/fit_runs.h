@@ -1,0 +1,30 @@
+// Fitting what kernels alone do not fix to published training runs: how fast products are that
+// follow each other for hours, and which share of the memory's bandwidth a framework's small
+// kernels reach. Two numbers of a device, never one of a row or of a framework.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/base/json.h"
+#include "sim/hardware/hardware.h"
+#include "sim/hardware/profile.h"
+#include "tools/validate/validate.h"
+
+namespace stepcast {
+
+struct FittedRuns {
+  Device device;                    // as given, with the fitted numbers
+  std::vector<Residual> residuals;  // "runs SOURCE": of the fit, and with the source left out
+  std::vector<std::string> sources;
+};
+
+// Rows in the form that validate_row() reads. Only runs count that it covers, that are of this
+// device and that do not hang on the host's pace; of a source with more than `rows_each` of them
+// every so manyth, of one with fewer than four none. Each source weighs the same, and is left out
+// in turn. Throws Error (place "import") if there is none. Cost: some hundred forecasts of each
+// row.
+FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const Shipped& shipped,
+                    std::size_t rows_each = 16);
+
+}  // namespace stepcast

@@ -1,0 +1,230 @@
+// The model of a published run. Rows name shapes, seldom the kind of norm or of positions: those
+// follow from the family, which a gate in the MLP tells apart well. What no what-if has yet
+// (experts, latent attention, encoders, state spaces) is refused by what the row states or by the
+// family's name. One pass over the fields.
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "sim/base/error.h"
+#include "tools/validate/fields.h"
+#include "tools/validate/question.h"
+
+namespace stepcast {
+namespace {
+
+constexpr std::int64_t kGptVocabulary = 50257;  // of GPT-2's byte pairs, Megatron-LM's usual one
+
+// Families that are not dense decoders, by a word of the model's name.
+constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
+    {"bert", "an encoder"},
+    {"t5", "an encoder and a decoder"},
+    {"moe", "a mixture of experts"},
+    {"mixtral", "a mixture of experts"},
+    {"gpt-oss", "a mixture of experts"},
+    {"deepseek", "a mixture of experts"},
+    {"kimi", "a mixture of experts"},
+    {"a3b", "a mixture of experts"},
+    {"mamba", "state-space layers"},
+    {"hybrid", "state-space layers"},
+    {"nemotronh", "state-space layers"},
+    {"nemotron-h", "state-space layers"},
+    {"mimo", "several modalities"},
+    {"multimodal", "several modalities"},
+    {"llava", "several modalities"},
+    {"retro", "retrieval"},
+};
+
+bool letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// `word` stands in `text`, not within a longer one.
+bool has_word(std::string_view text, std::string_view word) {
+  for (std::size_t at = text.find(word); at != std::string_view::npos;
+       at = text.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || !letter(text[at - 1])) && (end == text.size() || !letter(text[end]))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void refuse_other_families(const Json& row) {
+  const Json& model = section_of(row, "model");
+  const Json& flags = flags_of(row);
+  if (stated_count(row, "model", "experts").value_or(1) > 1) {
+    throw Error("model.experts", "a mixture of experts is not covered yet");
+  }
+  const Json& extra = section_of(model, "extra");
+  if (has(lower(text_of(extra, "attention")), "mla") || count_of(extra, "kv_lora_rank") ||
+      switch_of(flags, "multi-latent-attention") == true) {
+    throw Error("model.extra.attention", "latent attention is not covered yet");
+  }
+  if (has(lower(text_of(extra, "attention")), "window")) {
+    throw Error("model.extra.attention", "a sliding window is not covered yet");
+  }
+  const std::string name = lower(text_of(model, "name"));
+  for (const auto& [word, what] : kOtherFamilies) {
+    if (has_word(name, word)) {
+      throw Error("model.name", fmt::format("{} is not covered yet", what));
+    }
+  }
+  if (switch_of(flags, "is-hybrid-model") == true ||
+      member(flags, "hybrid-override-pattern") != nullptr ||
+      member(flags, "hybrid-layer-pattern") != nullptr) {
+    throw Error("software.extra.flags", "state-space layers are not covered yet");
+  }
+  if (count_of(flags, "mtp-num-layers") || switch_of(extra, "mtp") == true) {
+    throw Error("model.extra", "multi-token prediction is not covered yet");
+  }
+}
+
+std::int64_t required(const Json& row, std::string_view key) {
+  const auto count = stated_count(row, "model", key);
+  if (!count) throw Error(fmt::format("model.{}", key), "is not stated");
+  return *count;
+}
+
+// Letters and digits of a name, in lower case.
+std::string bare(std::string_view name) {
+  std::string text;
+  for (const char c : lower(name)) {
+    if (letter(c)) text += c;
+  }
+  return text;
+}
+
+struct RunShape {
+  std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
+  std::int64_t vocabulary = 0, positions = 0;
+  bool gated = false, tied = false;
+};
+
+bool agrees(const Model& preset, const RunShape& shape) {
+  return preset.layers == shape.layers && preset.hidden == shape.hidden &&
+         preset.heads == shape.heads && preset.kv_heads == shape.kv_heads &&
+         preset.head_dim == shape.head_dim && preset.ffn == shape.ffn &&
+         preset.vocabulary == shape.vocabulary && preset.gated() == shape.gated &&
+         preset.tied_embeddings == shape.tied &&
+         (!preset.learned_positions || preset.positions == shape.positions);
+}
+
+void read_heads(const Json& row, RunShape& shape, std::vector<std::string>& assumed) {
+  constexpr std::int64_t kHeadDim = 128;
+  if (const auto heads = stated_count(row, "model", "heads")) {
+    shape.heads = *heads;
+  } else {
+    if (shape.hidden % kHeadDim != 0) throw Error("model.heads", "are not stated");
+    shape.heads = shape.hidden / kHeadDim;
+    assumed.push_back(fmt::format("heads ({}, of 128)", shape.heads));
+  }
+  const auto kv_heads = stated_count(row, "model", "kv_heads");
+  if (!kv_heads) assumed.push_back(fmt::format("kv_heads ({})", shape.heads));
+  shape.kv_heads = kv_heads.value_or(shape.heads);
+
+  auto head_dim = count_of(section_of(section_of(row, "model"), "extra"), "head_dim");
+  if (!head_dim) head_dim = count_of(flags_of(row), "kv-channels");
+  if (!head_dim && shape.hidden % shape.heads != 0) {
+    throw Error("model.heads", "hidden is not a multiple of them, and head_dim is not stated");
+  }
+  shape.head_dim = head_dim.value_or(shape.hidden / shape.heads);
+}
+
+void read_mlp(const Json& row, RunShape& shape, std::vector<std::string>& assumed) {
+  auto gated = switch_of(section_of(row, "model"), "gated_mlp");
+  if (switch_of(flags_of(row), "swiglu") == true) gated = true;
+  const auto ffn = stated_count(row, "model", "ffn_hidden");
+  if (!gated) {
+    gated = ffn.has_value() && *ffn != 4 * shape.hidden;
+    assumed.emplace_back(*gated ? "gated_mlp (yes)" : "gated_mlp (no)");
+  }
+  shape.gated = *gated;
+  if (ffn) {
+    shape.ffn = *ffn;
+    return;
+  }
+  // Llama's rule (meta-llama/llama, model.py): 2/3 of 4 hidden, up to a multiple of 256.
+  shape.ffn = *gated ? (shape.hidden * 8 / 3 + 255) / 256 * 256 : 4 * shape.hidden;
+  assumed.push_back(fmt::format("ffn_hidden ({})", shape.ffn));
+}
+
+void read_vocabulary(const Json& row, RunShape& shape, std::vector<std::string>& assumed) {
+  auto vocabulary = stated_count(row, "model", "vocab");
+  if (!vocabulary) vocabulary = count_of(flags_of(row), "vocab-size");
+  if (!vocabulary && shape.gated) throw Error("model.vocab", "is not stated");
+  if (!vocabulary) assumed.push_back(fmt::format("vocab ({}, GPT-2's)", kGptVocabulary));
+  shape.vocabulary = vocabulary.value_or(kGptVocabulary);
+}
+
+// All that the shape does not say.
+void write_style(const Json& row, const RunShape& shape, Json& model,
+                 std::vector<std::string>& assumed) {
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  const Json& flags = flags_of(row);
+  const std::string activation = lower(text_of(extra, "activation"));
+  const bool squared = has(activation, "squared");
+  const bool gpt = !shape.gated && !squared;
+  model["style"] = shape.gated ? "llama" : "gpt";
+  if (shape.gated && has(activation, "geglu")) model["activation"] = "geglu";
+  const auto learned = switch_of(extra, "learned_position_embeddings");
+  if (squared) {  // Nemotron-4 (arXiv 2402.16819, section 2): no biases, no dropout, rotary
+    assumed.emplace_back("activation (a squared ReLU priced as GELU)");
+    for (const char* bias : {"qkv_bias", "attention_output_bias", "mlp_bias"}) model[bias] = false;
+  } else if (!learned && member(flags, "position-embedding-type") == nullptr) {
+    assumed.emplace_back(gpt ? "style (GPT)" : "style (Llama)");
+  }
+  const std::string positions = text_of(flags, "position-embedding-type");
+  const bool rotary = squared || positions == "rope" || learned == false ||
+                      switch_of(flags, "use-rotary-position-embeddings") == true;
+  if (rotary && !shape.gated) {
+    model["learned_positions"] = false;
+    model["rotary"] = true;
+  }
+  const std::string norm = lower(text_of(flags, "normalization"));
+  if (!norm.empty()) model["norm"] = has(norm, "rms") ? "rms" : "layer";
+  if (switch_of(flags, "qk-layernorm") == true) model["qk_norm"] = true;
+  if (squared) model["dropout"] = false;
+}
+
+}  // namespace
+
+Json model_question(const Json& row, const std::vector<Model>& presets,
+                    std::vector<std::string>& assumed) {
+  refuse_other_families(row);
+  const Json& section = section_of(row, "model");
+  RunShape shape;
+  shape.layers = required(row, "layers");
+  shape.hidden = required(row, "hidden");
+  shape.positions = count_of(flags_of(row), "max-position-embeddings")
+                        .value_or(required(row, "seq_len"));
+  std::vector<std::string> guesses;
+  read_heads(row, shape, guesses);
+  read_mlp(row, shape, guesses);
+  read_vocabulary(row, shape, guesses);
+  if (switch_of(flags_of(row), "untie-embeddings-and-output-weights") == true) {
+    shape.tied = false;
+  } else if (const auto tied = switch_of(section, "tied_embeddings")) {
+    shape.tied = *tied;
+  } else {
+    shape.tied = !shape.gated;
+    guesses.emplace_back(shape.tied ? "tied_embeddings (yes)" : "tied_embeddings (no)");
+  }
+
+  const std::string name = text_of(section, "name");
+  const auto preset = std::find_if(presets.begin(), presets.end(), [&](const Model& model) {
+    return bare(model.name) == bare(name) && agrees(model, shape);
+  });
+  assumed.insert(assumed.end(), guesses.begin(), guesses.end());
+  if (preset != presets.end()) return preset->name;
+  Json model = {{"layers", shape.layers},         {"hidden", shape.hidden},
+                {"heads", shape.heads},           {"kv_heads", shape.kv_heads},
+                {"head_dim", shape.head_dim},     {"ffn", shape.ffn},
+                {"vocabulary", shape.vocabulary}, {"positions", shape.positions},
+                {"tied_embeddings", shape.tied}};
+  write_style(row, shape, model, assumed);
+  return model;
+}
+
+}  // namespace stepcast

@@ -1,0 +1,79 @@
+// One key after the other.
+#include "tools/whatif/software.h"
+
+#include <fmt/format.h>
+
+namespace stepcast {
+
+namespace {
+
+LossKernels loss_kernels(CrossEntropy loss) {
+  switch (loss) {
+    case CrossEntropy::kParallel:
+    case CrossEntropy::kMegatronFused: break;
+    case CrossEntropy::kTorch: return LossKernels::kTorch;
+    case CrossEntropy::kMegatron: return LossKernels::kMegatron;
+    case CrossEntropy::kTransformerEngine: return LossKernels::kFused;
+  }
+  return LossKernels::kParallel;
+}
+
+}  // namespace
+
+void read_software(const Object& root, const Profile* profile, Device& device) {
+  const Object object = root.object("fusion");
+  Fusion& fusion = device.kernels.fusion;
+  fusion.bias_gradients = object.boolean("bias_gradients", fusion.bias_gradients);
+  fusion.accumulation = object.boolean("accumulation", fusion.accumulation);
+  fusion.accumulation_cast = object.boolean("accumulation_cast", fusion.accumulation_cast);
+  fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
+  fusion.gates = object.boolean("gates", fusion.gates);
+  fusion.update = object.boolean("update", fusion.update);
+  object.done();
+  const Object host = root.object("host");
+  for (const char* of_plan : {"p2p_sync", "pass_sync", "optimizer_sync"}) host.touch(of_plan);
+  device.launch = host.seconds("launch", device.launch);
+  if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
+  device.pass = host.seconds("pass", device.pass);
+  if (!(device.pass >= Seconds(0))) host.fail("pass", "must not be negative");
+  if (host.boolean("graphs", false)) {
+    use_graphs(profile == nullptr ? Probes() : profile->probes, device);
+  }
+  host.done();
+}
+
+Json write_software(const Device& device) {
+  const Fusion& fusion = device.kernels.fusion;
+  return Json{{"fusion",
+               {{"bias_gradients", fusion.bias_gradients},
+                {"accumulation", fusion.accumulation},
+                {"accumulation_cast", fusion.accumulation_cast},
+                {"norm_gradients", fusion.norm_gradients},
+                {"gates", fusion.gates},
+                {"update", fusion.update}}},
+              {"host",
+               {{"launch", exact_seconds(device.launch)},
+                {"pass", exact_seconds(device.pass)},
+                {"graphs", device.graphs}}}};
+}
+
+void suit_device(const Object& root, Plan& plan, Device& device) {
+  Fusion& fusion = device.kernels.fusion;
+  fusion.loss = loss_kernels(plan.loss);
+  fusion.gradient_fill = plan.fills(kFilledProduct);
+  const bool waits = plan.pass_sync || plan.optimizer_sync || (plan.p2p_sync && plan.pipeline > 1);
+  if (device.graphs && waits) {
+    root.object("host").fail("graphs",
+                             "the host waits inside the step, which no graph can hold; set graphs "
+                             "to false, or p2p_sync, pass_sync and optimizer_sync");
+  }
+  if (!plan.eight_bit.on()) return;
+  const Object precision = root.object("precision");
+  if (!device.matrix_rate.contains(Dtype::kFp8)) {
+    precision.fail("compute", fmt::format("{} has no 8-bit matrix units; use \"bf16\"",
+                                          device.name));
+  }
+  if (!precision.has("fp8_transposes")) plan.eight_bit.transposes = device.fp8_transposes;
+}
+
+}  // namespace stepcast
