@@ -54,7 +54,8 @@ Json recompute_modules(std::string_view list) {
   constexpr std::pair<std::string_view, std::string_view> kModules[] = {
       {"core_attn", "attention_core"}, {"layernorm", "norm"}, {"mlp", "mlp"},
       {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"},
-      {"up", "up"},                    {"projection", "projection"}};
+      {"up", "up"},                    {"projection", "projection"},
+      {"qkv", "qkv"}};
   Json modules = Json::array();
   for (std::size_t at = 0; at < list.size();) {
     at = std::min(list.find_first_not_of(" ,[]()", at), list.size());
@@ -122,6 +123,15 @@ Json recompute_question(const Json& row) {
     return {};
   }
   if (text.starts_with("none")) return "none";
+  if (text == "selective:op") {
+    // torchtitan's (torchtitan/distributed/activation_checkpoint.py): attention and every second
+    // aten::mm are kept. 8-bit products are another operator, aten::_scaled_mm, and none is kept.
+    if (compute_word(row) != "fp8") {
+      throw Error("recompute",
+                  "\"op\" in 16 bits, every second product run again, is not modelled");
+    }
+    return {{"modules", {"norm", "qkv", "projection", "up", "activation"}}};
+  }
   if (text == "full") {
     // Megatron-Bridge, scripts/performance/utils: set_recompute_overrides takes the method "block".
     const Json& extra = section_of(section_of(row, "software"), "extra");
