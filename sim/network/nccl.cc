@@ -114,7 +114,7 @@ struct Graph {
   double net;             // this group's share of the NICs of a node; of no meaning in one node
   double nvls_link;       // as NCCL counts a device's links
   double nvls;            // achieved over what NCCL expects
-  double ring_copy;       // of a ring's last step (sim/hardware/kernels.h); 0 between nodes
+  double ring_copy;       // of a ring's last step, in steps on these links; 0 between nodes
   int channels, nics;     // graph channels; NICs of this group in a node
   double ll, post;        // cap of LL; host time to post to the network
   double node_scale, net_scale;  // this cluster's hops in units of NCCL's
@@ -133,8 +133,11 @@ Graph graph_of(const Placement& p, const Cluster& cluster) {
   const Bandwidth standard =
       cluster.device.node_bandwidth * cluster.device.node_bandwidth_efficiency;
   graph.nvls_link = graph.node * (nccl.link_bandwidth / standard);
+  const double copy = cluster.device.kernels.collectives.ring_copy;
+  if (p.nodes == 1 && copy > 0) {  // it is as fast beside slow links
+    graph.ring_copy = copy * (cluster.node_bandwidth / standard);
+  }
   graph.nvls = cluster.device.kernels.collectives.nvls;
-  graph.ring_copy = p.nodes == 1 ? cluster.device.kernels.collectives.ring_copy : 0;
   graph.node_scale = cluster.node_latency / microseconds(kNodeHop[kRing][kSimple]);
   graph.net_scale = cluster.nic_latency / microseconds(kNetHop[kRing][kSimple]);
   graph.channels = graph.g->channels;

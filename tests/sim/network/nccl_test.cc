@@ -188,6 +188,13 @@ TEST(Nccl, TheLastStepOfARingCostsSmallGroupsMost) {
   }
   cluster.device.kernels.collectives.ring_copy = 0;
   EXPECT_GT(bus(TransferKind::kAllReduce, kGiB, whole_cluster(1, 2), cluster), 1.15 * 197.3);
+  // Slow links do not slow the copy: 0.43 of what half the message takes at the box's 240 GB/s.
+  const auto alone = [&](double ring_copy) {
+    cluster.node_bandwidth = gigabytes_per_second(24);
+    cluster.device.kernels.collectives.ring_copy = ring_copy;
+    return all_reduce(cluster, whole_cluster(1, 2), kGiB).time.value;
+  };
+  EXPECT_NEAR(alone(0.43) - alone(0), 0.43 * static_cast<double>(kGiB) / 2 / 240e9, 1e-9);
   // Across nodes the copy is hidden.
   Cluster two = standard_box("a100-80gb", 2);
   const Seconds before = all_reduce(two, whole_cluster(2), kGiB).time;
