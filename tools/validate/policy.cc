@@ -125,12 +125,8 @@ Json recompute_question(const Json& row) {
   if (text.starts_with("none")) return "none";
   if (text == "selective:op") {
     // torchtitan's (torchtitan/distributed/activation_checkpoint.py): attention and every second
-    // aten::mm are kept. 8-bit products are another operator, aten::_scaled_mm, and none is kept.
-    if (compute_word(row) != "fp8") {
-      throw Error("recompute",
-                  "\"op\" in 16 bits, every second product run again, is not modelled");
-    }
-    return {{"modules", {"norm", "qkv", "projection", "up", "activation"}}};
+    // product are kept, so keys but not queries, the MLP's gate but not what it gates run again.
+    throw Error("recompute", "every second product run again: products of a pair are one here");
   }
   if (text == "full") {
     // Megatron-Bridge, scripts/performance/utils: set_recompute_overrides takes the method "block".

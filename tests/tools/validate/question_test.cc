@@ -312,21 +312,13 @@ TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   EXPECT_EQ(recompute("full:block:2"), Json({{"layers", 2}}));
   EXPECT_EQ(recompute("per-op:up,projection"), Json({{"modules", {"up", "projection"}}}));
   EXPECT_EQ(recompute("per-op:qkv"), Json({{"modules", {"qkv"}}}));
+  EXPECT_THAT(row_refusal(with("recompute", "\"selective:op\"")), HasSubstr("every second"));
   Json recipe = with("software.extra.recipe.recompute_num_layers", "5");
   recipe["recompute"] = "full";
   EXPECT_EQ(ask(recipe).what_if.at("recompute"), Json({{"layers", 5}}));
   EXPECT_THAT(row_refusal(with("recompute", "\"full:block:x\"")), HasSubstr("full:block:x"));
   EXPECT_THAT(row_refusal(with("recompute", "\"sometimes\"")), HasSubstr("sometimes"));
   EXPECT_THAT(row_refusal(with("recompute", "7")), HasSubstr("must be text"));
-}
-
-// torchtitan keeps every second 16-bit product of a layer, and no 8-bit one.
-TEST(RunQuestion, RunsEightBitProductsAgainWhereTorchtitanKeepsOperators) {
-  Json row = with("recompute", "\"selective:op\"");
-  EXPECT_THAT(row_refusal(row), HasSubstr("every second product"));
-  row["software"]["precision"] = "fp8 tensorwise";
-  EXPECT_EQ(ask(row).what_if.at("recompute"),
-            Json({{"modules", {"norm", "qkv", "projection", "up", "activation"}}}));
 }
 
 // PyTorch's attention on Hopper was FlashAttention-2 until torchtitan put cuDNN first.
