@@ -49,6 +49,7 @@ void read_collectives(const Object& object, Basis basis, Device& device) {
   CollectiveKernels& collectives = device.kernels.collectives;
   collectives.start = not_negative(object, "start", collectives.start);
   collectives.nvls = object.number("nvls", collectives.nvls, 0.01, 10);
+  collectives.ring_copy = object.number("ring_copy", collectives.ring_copy, 0, 1);
   device.node_latency = not_negative(object, "node_latency", device.node_latency);
   device.node_bandwidth_efficiency =
       object.number("node_bandwidth_efficiency", device.node_bandwidth_efficiency, kLeast, 1);
@@ -123,6 +124,7 @@ Json kernels_json(const Device& device, Basis basis) {
   if (kernels.collectives.basis == basis) {
     json["collectives"] = {{"start", exact_seconds(kernels.collectives.start)},
                            {"nvls", kernels.collectives.nvls},
+                           {"ring_copy", kernels.collectives.ring_copy},
                            {"node_latency", exact_seconds(device.node_latency)},
                            {"node_bandwidth_efficiency", device.node_bandwidth_efficiency}};
   }

@@ -56,6 +56,8 @@ struct AttentionKernels {
 struct CollectiveKernels {
   Seconds start;               // launch and meeting of the members, before the first byte
   double nvls = 1;             // bandwidth of NVLink SHARP over what NCCL's tuner expects
+  double ring_copy = 0;        // a ring's last step in a node, which copies out of NCCL's buffer
+                               // and sends nothing, in steps on the standard box's links
   Basis basis = Basis::kDatasheet;
 };
 

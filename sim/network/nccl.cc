@@ -24,6 +24,12 @@
 //     long messages, not once a size, so that more bytes never take less time.
 //   * The correction of trees is interpolated between its powers of two; in NCCL it is a staircase,
 //     on which a larger message can be faster.
+//   * A ring ends with a step that sends nothing: the last chunk is copied out of NCCL's buffer
+//     (src/device/all_reduce.h: 2 (n-1) steps that send, then a receive), by the same blocks, so
+//     that they start the next round later. The tuner does not count it. Two A100 have 86 % of the
+//     bus bandwidth of eight for that (VIA-Research/vTrain trace/a100: 197 and 229 GB/s at 1 GiB);
+//     with ring_copy steps for it, groups of 2 to 8 agree on one bandwidth, NCCL's own. Between
+//     nodes the proxies' buffers hide it.
 //   * NVLS is for all-reduce only. The tuner has a value for all-gather and reduce-scatter, but it
 //     loses to the ring at all sizes on 8 H100 and 8 B200 (measured: ring, same README), and
 //     between nodes it needs a switch that reduces. CollNet (such a switch) is off by default.
@@ -108,6 +114,7 @@ struct Graph {
   double net;             // this group's share of the NICs of a node; of no meaning in one node
   double nvls_link;       // as NCCL counts a device's links
   double nvls;            // achieved over what NCCL expects
+  double ring_copy;       // of a ring's last step, in steps on these links; 0 between nodes
   int channels, nics;     // graph channels; NICs of this group in a node
   double ll, post;        // cap of LL; host time to post to the network
   double node_scale, net_scale;  // this cluster's hops in units of NCCL's
@@ -126,6 +133,10 @@ Graph graph_of(const Placement& p, const Cluster& cluster) {
   const Bandwidth standard =
       cluster.device.node_bandwidth * cluster.device.node_bandwidth_efficiency;
   graph.nvls_link = graph.node * (nccl.link_bandwidth / standard);
+  const double copy = cluster.device.kernels.collectives.ring_copy;
+  if (p.nodes == 1 && copy > 0) {  // it is as fast beside slow links
+    graph.ring_copy = copy * (cluster.node_bandwidth / standard);
+  }
   graph.nvls = cluster.device.kernels.collectives.nvls;
   graph.node_scale = cluster.node_latency / microseconds(kNodeHop[kRing][kSimple]);
   graph.net_scale = cluster.nic_latency / microseconds(kNetHop[kRing][kSimple]);
@@ -253,7 +264,8 @@ struct Best {
 };
 
 void offer_rings(TransferKind kind, const Graph& graph, Best& best) {
-  const double ratio = static_cast<double>(graph.ranks) / ring_steps(kind, graph.ranks);
+  const double copy = kind == TransferKind::kBroadcast ? 0 : graph.ring_copy;
+  const double ratio = static_cast<double>(graph.ranks) / (ring_steps(kind, graph.ranks) + copy);
   for (const Protocol protocol : {kLl, kLl128, kSimple}) {
     double latency = ring_latency(kind, graph, protocol);
     if (protocol == kSimple && kind == TransferKind::kAllReduce && graph.nodes > 1 &&

@@ -7,6 +7,8 @@
 //
 // Traffic: each operand read once, each result written once; what accumulates is read too. Token
 // ids count as 8 bytes (int64, as PyTorch keeps them). A table lookup moves only the rows it needs.
+// A causal softmax reads no score that it masks, forward or backward, but writes them all, zeros
+// (NVIDIA/Megatron-LM megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
 // An operand that the Op does not know of (the optional bias of an add, all but one row of the
 // table of kAddRows, the scales of 8-bit blocks) is left out: it is small beside the others.
 
@@ -157,7 +159,10 @@ void count_traffic(const Norm& n, ByteCount& sum) {
 }
 
 void count_traffic(const Pointwise& p, ByteCount& sum) {
-  const auto in = [&](std::int64_t times) { sum.add({times, p.rows, p.columns}, p.dtype); };
+  const bool masked = p.causal && (p.kind == PointwiseKind::kSoftmax ||
+                                   p.kind == PointwiseKind::kSoftmaxBackward);
+  const std::int64_t read = masked ? (p.columns + 1) / 2 : p.columns;
+  const auto in = [&](std::int64_t times) { sum.add({times, p.rows, read}, p.dtype); };
   if (p.kind != PointwiseKind::kFill) in(1);
   if (p.kind == PointwiseKind::kAmax) {
     sum.add({1}, p.output);

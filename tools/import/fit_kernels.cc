@@ -178,6 +178,8 @@ std::vector<Knob> collective_knobs(const Device& device) {
   } else {
     knobs.push_back({{"node_bandwidth_efficiency", 0.8, 0.1, 1},
                      [](Device& d, double v) { d.node_bandwidth_efficiency = v; }});
+    knobs.push_back({{"ring_copy", 0.4, 0.001, 1},
+                     [](Device& d, double v) { d.kernels.collectives.ring_copy = v; }});
   }
   return knobs;
 }

@@ -61,9 +61,10 @@ TEST(Kernels, ANewImplementationOfAttentionStartsFromTheUsualOne) {
 
 TEST(Kernels, CollectivesSetTheBoxToo) {
   const Device device = with(
-      R"({"collectives": {"start": "20 us", "nvls": 0.9, "node_latency": "7 us",
+      R"({"collectives": {"start": "20 us", "nvls": 0.9, "ring_copy": 0.4, "node_latency": "7 us",
           "node_bandwidth_efficiency": 0.7}})");
   EXPECT_DOUBLE_EQ(device.kernels.collectives.start.value, 20e-6);
+  EXPECT_EQ(device.kernels.collectives.ring_copy, 0.4);
   EXPECT_DOUBLE_EQ(device.node_latency.value, 7e-6);
   EXPECT_EQ(device.node_bandwidth_efficiency, 0.7);
 }
@@ -74,7 +75,7 @@ TEST(Kernels, WhatIsWrittenReadsBackTheSame) {
           "matrix": {"efficiency": 0.49, "burst": 1.26, "burst_time": "275.8 us", "fp8": 0.9},
           "attention": {"flash2": {"forward": 0.72, "narrow": 26.8}}, "usual_attention": "flash2",
           "attention_sustained": 0.93,
-          "collectives": {"start": "21.6 us", "node_latency": "7.991 us"}})");
+          "collectives": {"start": "21.6 us", "ring_copy": 0.4, "node_latency": "7.991 us"}})");
   const Json written = kernels_json(device, Basis::kFitted);
   EXPECT_EQ(kernels_json(with(written.dump()), Basis::kFitted), written);
   EXPECT_EQ(written["attention_sustained"], 0.93);

@@ -175,6 +175,33 @@ TEST(Nccl, WithoutNvlsTheRingIsAsMeasured) {
               234.9, 0.03 * 234.9);
 }
 
+// VIA-Research/vTrain trace/a100, all-reduce at 1 GiB: 197.3, 221.9 and 229.4 GB/s of bus bandwidth
+// on 2, 4 and 8 A100. A ring's 2 (n-1) steps are followed by one that only copies, of 0.43 here: of
+// one bandwidth B on the links 2 (n-1) / (2 (n-1) + 0.43) is left, 0.823, 0.933 and 0.970.
+TEST(Nccl, TheLastStepOfARingCostsSmallGroupsMost) {
+  Cluster cluster = standard_box("a100-80gb");
+  cluster.device.kernels.collectives.ring_copy = 0.43;
+  cluster.node_bandwidth = gigabytes_per_second(237);
+  for (const auto& [ranks, measured] : {std::pair{2, 197.3}, {4, 221.9}, {8, 229.4}}) {
+    const Placement p = whole_cluster(1, ranks);
+    EXPECT_NEAR(bus(TransferKind::kAllReduce, kGiB, p, cluster), measured, 0.015 * measured);
+  }
+  cluster.device.kernels.collectives.ring_copy = 0;
+  EXPECT_GT(bus(TransferKind::kAllReduce, kGiB, whole_cluster(1, 2), cluster), 1.15 * 197.3);
+  // Slow links do not slow the copy: 0.43 of what half the message takes at the box's 240 GB/s.
+  const auto alone = [&](double ring_copy) {
+    cluster.node_bandwidth = gigabytes_per_second(24);
+    cluster.device.kernels.collectives.ring_copy = ring_copy;
+    return all_reduce(cluster, whole_cluster(1, 2), kGiB).time.value;
+  };
+  EXPECT_NEAR(alone(0.43) - alone(0), 0.43 * static_cast<double>(kGiB) / 2 / 240e9, 1e-9);
+  // Across nodes the copy is hidden.
+  Cluster two = standard_box("a100-80gb", 2);
+  const Seconds before = all_reduce(two, whole_cluster(2), kGiB).time;
+  two.device.kernels.collectives.ring_copy = 0.43;
+  EXPECT_EQ(all_reduce(two, whole_cluster(2), kGiB).time.value, before.value);
+}
+
 // The same at 16 GiB on 8 H200: all-gather 361.4, reduce-scatter 362.9, both by ring.
 TEST(Nccl, GathersAndScattersStayWithTheRing) {
   const Cluster cluster = standard_box("h200");

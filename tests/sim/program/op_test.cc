@@ -53,6 +53,18 @@ TEST(Op, CountsHalfTheScoresOfCausalAttentionAndFiveProductsBackward) {
   EXPECT_EQ(flops(a).value, 2097152 * 2.5);
 }
 
+// 6 rows of 8 scores in bf16: all 48 written, half of them read, from one matrix forward and from
+// two backward: (48 + 24) * 2 = 144 and (48 + 2 * 24) * 2 = 192 bytes; not causal: 192 and 288.
+TEST(Op, ACausalSoftmaxReadsHalfTheScoresAndWritesAll) {
+  Pointwise forward{PointwiseKind::kSoftmax, 6, 8, Dtype::kBf16, Dtype::kBf16, true};
+  Pointwise backward{PointwiseKind::kSoftmaxBackward, 6, 8, Dtype::kBf16, Dtype::kBf16, true};
+  EXPECT_EQ(traffic(forward), Bytes(144));
+  EXPECT_EQ(traffic(backward), Bytes(192));
+  forward.causal = backward.causal = false;
+  EXPECT_EQ(traffic(forward), Bytes(192));
+  EXPECT_EQ(traffic(backward), Bytes(288));
+}
+
 // bf16: A 4*16, B 16*8, C 4*8 elements: (64 + 128 + 32) * 2 = 448 bytes.
 // fp32 C, added to: 2 * (64 + 128) + 4 * 32 * 2 = 640; a bias of 8 adds 16 bytes.
 TEST(Op, MovesEachOperandOfAGemmOnce) {
