@@ -79,6 +79,12 @@ std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+// As short as it can be: no blank of a list may part the words of a command.
+std::string shortest(const std::string& text) {
+  const Json value = value_of(text);
+  return value.is_structured() ? value.dump() : text;
+}
+
 // A degree or the like, if it may be one.
 std::optional<std::int64_t> count_of(const std::string& text) {
   std::int64_t count = 0;
@@ -308,6 +314,7 @@ Choice parse_choice(const std::string& text) {
   }
   for (auto value = choice.values.begin(); value != choice.values.end(); ++value) {
     if (value->empty()) throw Error(place, "has an empty value");
+    *value = shortest(*value);
     if (std::find(choice.values.begin(), value, *value) != value) {
       throw Error(place, fmt::format("has \"{}\" twice", *value));
     }

@@ -75,6 +75,23 @@ TEST_F(Search, NamesPlansByWordsThatSimulateTakes) {
   }
 }
 
+// What a framework does by itself depends on the plan (of these two: on its schedule, on ZeRO-3, on
+// sequence parallelism); the words lead to what was forecast all the same.
+TEST_F(Search, NamesPlansOfAFrameworkByWordsThatSimulateTakes) {
+  for (const char* framework : {"framework=megatron-lm-2021", "framework=megatron-bridge"}) {
+    SearchArguments arguments = small({framework, "parallel.tensor=2", "parallel.data=null"});
+    arguments.vary.front() = "sharding.zero=1,3";
+    const Json json = search_json(search(arguments));
+    ASSERT_FALSE(json.at("plans").empty()) << framework;
+    for (const Json& plan : json.at("plans")) {
+      const WhatIf what_if = read_what_if(file_, plan.at("sets").get<Sets>());
+      EXPECT_EQ(what_if.resolved.at("parallel"), plan.at("parallel"));
+      EXPECT_EQ(to_seconds(forecast(what_if).report.timeline.step).value,
+                plan.at("step").at("seconds"));
+    }
+  }
+}
+
 TEST_F(Search, TellsTheFilesOwnPlanAndItsGain) {
   const SearchReport report = search(small());
   ASSERT_TRUE(report.own);

@@ -123,7 +123,7 @@ TEST(SearchSpace, FixesAKeyToWhatTheFileSaysOrToItsDefault) {
 
 TEST(SearchSpace, PartsValuesAtCommasOutsideOfBrackets) {
   EXPECT_THAT(parse_choice(R"(recompute=none,{"modules": ["norm", "mlp"]},full)").values,
-              ElementsAre("none", R"({"modules": ["norm", "mlp"]})", "full"));
+              ElementsAre("none", R"({"modules":["norm","mlp"]})", "full"));
 }
 
 TEST(SearchSpace, RefusesChoicesThatAreNone) {
