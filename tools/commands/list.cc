@@ -14,7 +14,7 @@
 #include "tools/commands/commands.h"
 #include "tools/forecast/table.h"
 #include "tools/whatif/framework.h"
-#include "tools/whatif/whatif.h"
+#include "tools/whatif/references.h"
 
 namespace stepcast {
 namespace {
