@@ -290,7 +290,7 @@ std::vector<Field> memory_fields() {
                        "Full recomputation of the first layers of each chunk only (Megatron-LM: "
                        "--recompute-method block).")),
       input_only(word("recompute.modules", "not given",
-                      "attention_core norm activation mlp attention projection up",
+                      "attention_core norm activation mlp attention projection up qkv",
                       "Run these parts of each layer again.", "", Form::kWords)),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
       word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",

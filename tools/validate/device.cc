@@ -23,6 +23,7 @@ struct Alias {
 constexpr Alias kAliases[] = {
     {{"a100", "pcie"}, "a100-pcie-80gb"},
     {{"h100", "pcie"}, "h100-pcie"},
+    {{"h100", "96gb"}, "meta-h100-500w"},
     {{"gh200", ""}, "gh200"},
     {{"gb200", ""}, "gb200"},
     {{"gb300", ""}, "gb300"},
