@@ -107,6 +107,17 @@ void check_values(const std::vector<Choice>& given, const std::vector<ClusterPla
   }
 }
 
+// Where all plans break one rule, it is the question that is wrong.
+void check_question(const Findings& findings) {
+  if (findings.candidates == 0) {
+    throw Error("search", "no tensor and pipeline degrees leave the data degree that is asked for");
+  }
+  const bool one = findings.refused == findings.candidates && findings.refusals.size() == 1;
+  if (!one) return;
+  const Refusal& refusal = findings.refusals.front();
+  throw Error(refusal.key, "no plan is legal: " + refusal.example);
+}
+
 void check_arguments(const SearchArguments& arguments, const WhatIfFile& question) {
   if (arguments.top && (*arguments.top < 1 || *arguments.top > kTopMost)) {
     throw Error("--top", fmt::format("must be from 1 to {}, is {}", kTopMost, *arguments.top));
@@ -149,6 +160,7 @@ SearchReport search(const SearchArguments& arguments) {
   options.errors = shipped_error_classes();
   options.progress = say_progress;
   report.findings = explore(clusters, options);
+  check_question(report.findings);
   check_values(report.given, clusters, report.findings);
   try {
     report.own =

@@ -22,7 +22,7 @@ struct SearchArguments {
   std::size_t threads = 0;          // 0: one a core
 };
 
-// Throws Error.
+// Throws Error, for a question of which no plan is legal for one and the same reason, too.
 SearchReport search(const SearchArguments& arguments);
 
 // Exit code: 0; 1 if no plan fits, or none meets the step time that the file expects.

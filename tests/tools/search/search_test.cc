@@ -146,6 +146,16 @@ TEST_F(Search, RefusesAValueThatIsLegalInNoPlan) {
   EXPECT_THAT(complaint(arguments), HasSubstr("parallel.tensor=3: is legal in no plan"));
 }
 
+TEST_F(Search, RefusesAQuestionOfWhichNoPlanIsLegal) {
+  EXPECT_THAT(complaint(small({"parallel=3"})), HasSubstr("parallel: no plan is legal: "));
+  SearchArguments arguments = small({"batch.global=3"});
+  arguments.vary = {"parallel.data=2,4"};
+  EXPECT_THAT(complaint(arguments), HasSubstr("batch.global: no plan is legal: global batch 3"));
+  arguments = small();
+  arguments.vary = {"parallel.data=3"};
+  EXPECT_THAT(complaint(arguments), HasSubstr("leave the data degree that is asked for"));
+}
+
 TEST_F(Search, RefusesFlagsThatMakeNoSense) {
   SearchArguments arguments = small();
   arguments.price = 2;
