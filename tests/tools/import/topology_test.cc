@@ -184,6 +184,8 @@ TEST(NcclTopology, RefusesWhatIsNoTopology) {
   EXPECT_THAT(read_xml(box(nic(0, 1))).error, HasSubstr("has no devices"));
   EXPECT_THAT(read_xml(box(gpu(0, "", 80) + gpu(1, "", 90))).error, HasSubstr("two kinds"));
   EXPECT_THAT(read_xml(two_h100(), "a100-80gb").error, HasSubstr("another generation"));
+  EXPECT_THAT(read_xml(box(gpu(0, "", 70) + gpu(1, "", 70)), "a100-80gb").error,
+              HasSubstr("another generation"));
   std::string deep;
   for (int i = 0; i < 1000; ++i) deep += "<pci>";
   for (int i = 0; i < 1000; ++i) deep += "</pci>";
