@@ -79,6 +79,7 @@ enum Module : std::uint16_t {
   kModuleLate = 64,    // only backward needs what it makes: it is not run in forward at all
   kModuleUp = 128,
   kModuleProjection = 256,
+  kModuleQkv = 512,
 };
 
 // How a node is to be differentiated where its Op alone does not tell.

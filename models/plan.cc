@@ -303,7 +303,7 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
 }  // namespace
 
 const std::vector<std::string> kRecomputeModules = {
-    "attention_core", "norm", "activation", "mlp", "attention", "projection", "up"};
+    "attention_core", "norm", "activation", "mlp", "attention", "projection", "up", "qkv"};
 
 Mesh Plan::mesh() const {
   Mesh mesh;

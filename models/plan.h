@@ -206,6 +206,7 @@ struct Plan {
 //   attention       the whole attention block
 //   projection      attention's output projection and the residual sum behind it
 //   up              the MLP's first matrix product
+//   qkv             the product that makes queries, keys and values, their norm and rotation
 extern const std::vector<std::string> kRecomputeModules;
 
 // Rows of the embedding table and of the head: the vocabulary, rounded up to a multiple of

@@ -20,6 +20,7 @@ struct Policy {
 constexpr Policy kPolicies[] = {
     {"attention", kModuleAttention, false},   {"mlp", kModuleMlp, false},
     {"attention_core", kModuleAttentionCore, false},
+    {"qkv", kModuleQkv, true, false},
     {"projection", kModuleProjection, true, false}, {"up", kModuleUp, true},
     {"activation", kModuleActivation, true},  {"norm", kModuleNorm, true},
     {"gather", kModuleGather, true},      {"late", kModuleLate, true},

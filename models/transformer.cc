@@ -329,6 +329,8 @@ ValueId Writer::attention(ValueId x) {
   const std::int64_t rotated_width = query_width + kv_width;
   ValueId qkv = linear("qkv", x, hidden_, query_width + 2 * kv_width, model_.qkv_bias,
                        kModuleAttention, Cut::kRows, {query_width, kv_width, kv_width});
+  constexpr std::uint16_t kQkv = kModuleAttention | kModuleQkv;
+  block_.nodes.back().modules |= kModuleQkv;  // the product alone, not how its input came here
   ValueId qk = kNoValue;
   if (model_.qk_norm) {
     const std::int64_t rows = tokens_ * (rotated_width / model_.head_dim);
@@ -337,13 +339,13 @@ ValueId Writer::attention(ValueId x) {
     qk = act("qk_norm.out", {tokens_, rotated_width});
     ValueId statistics = block_.activation("qk_norm.statistics", {rows}, Dtype::kFp32);
     Norm op{Pass::kForward, NormKind::kRms, rows, model_.head_dim, plan_.compute};
-    block_.add("qk_norm", op, {qkv, w}, {qk, statistics}, kModuleAttention, NodeUse::kQkNorm);
+    block_.add("qk_norm", op, {qkv, w}, {qk, statistics}, kQkv, NodeUse::kQkNorm);
   }
   if (model_.rotary) {
     ValueId target = qk == kNoValue ? qkv : qk;
     Pointwise op{PointwiseKind::kRotary, tokens_, rotated_width, plan_.compute, plan_.compute,
                  false, model_.head_dim};
-    block_.add("rotary", op, {target}, {target}, kModuleAttention);
+    block_.add("rotary", op, {target}, {target}, kQkv);
   }
   ValueId core = attention_core(qk, qkv);
   constexpr std::uint16_t kProjection = kModuleAttention | kModuleProjection;

@@ -311,8 +311,9 @@ void add_import(CLI::App& app, Arguments& arguments) {
                    "nccl-tests, kernels, runs, published, nccl-topology or nvidia-smi-topo")
       ->required()
       ->type_name("");
-  command->add_option("FILE", import.files, "nccl-tests: one log or several; - is stdin")
-      ->required()
+  command
+      ->add_option("FILE", import.files,
+                   "nccl-tests: one log or several; - is stdin; runs: without, the shipped ones")
       ->type_name("");
   command
       ->add_option("--out", import.out,

@@ -16,6 +16,12 @@
 // s0, b, c and w are those of AttentionKernels, for each implementation its own. Time is
 // non-decreasing in every size, but for what follows.
 //
+// Those curves are of a rested device. Kernel after kernel the power limit lowers the clocks, as it
+// does for products, but attention draws less: of cuDNN's and FlashAttention-4's kernels on one
+// H200 (NVIDIA/cudnn-frontend, benchmark/attention_training), those that last some 100 ms run at
+// 0.89 of the rate of short ones forward and at 0.94 to 0.97 backward. What a device's runs say is
+// Kernels::attention_sustained.
+//
 // Deterministic backward of FlashAttention-2 (csrc/flash_attn/src/flash_bwd_launch_template.h):
 // each head of each sequence is cut into ceil(processors / (batch heads)) equal shares of its keys,
 // a block of threads each, one to a processor. The last wave of blocks leaves processors idle, and
@@ -77,9 +83,11 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
                            : 1 + wide * (d / kHeadReference - 1);
   const bool waves = !forward && a.deterministic && kernels.deterministic_waves;
   const Waves more = waves ? deterministic_waves(a, room.multiprocessors) : Waves{};
-  const double compute = flops(Op(a)).value / rate * keys * fill * width * more.slower;
+  const double gain = 1 / device.kernels.attention_sustained;
+  const Seconds sustained(flops(Op(a)).value / rate * keys * fill * width * more.slower * gain);
+  const Seconds compute = room.rested ? rested_time(sustained, gain, device) : sustained;
   const double bytes = static_cast<double>(traffic(Op(a)).count);
-  const Seconds time(std::max(compute, memory_time(bytes, device, room).value));
+  const Seconds time(std::max(compute.value, memory_time(bytes, device, room).value));
   return more.bytes > 0 ? time + memory_time(more.bytes, device, room) : time;
 }
 
@@ -130,8 +138,15 @@ bool apart(const Gemm& g, const Fusion& fusion) {
   return g.role == GemmRole::kWeightGradient && g.accumulate && !fusion.accumulation;
 }
 
+// PyTorch's FSDP reduces one tensor of all gradients of a shard group. FSDP1's parameters are views
+// split from a flat one, and the split's backward concatenates; FSDP2 copies them in.
+bool regrouped(const Gemm& g, const Fusion& fusion) {
+  return g.role == GemmRole::kWeightGradient && !g.accumulate && g.batch == 1 &&
+         !fusion.flat_gradients;
+}
+
 Gemm as_made(Gemm g, const Fusion& fusion) {
-  if (!apart(g, fusion)) return g;
+  if (!apart(g, fusion) && !regrouped(g, fusion)) return g;
   g.accumulate = false;
   g.output = g.dtype == Dtype::kFp8 ? Dtype::kBf16 : g.dtype;
   return g;
@@ -147,9 +162,13 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
     passes.bytes += count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
     ++passes.kernels;
   }
-  if (!apart(g, fusion)) return passes;
   const Dtype made = as_made(g, fusion).output;
   const double buffer = static_cast<double>(dtype_size(g.output));
+  if (regrouped(g, fusion)) {
+    passes.bytes += (static_cast<double>(dtype_size(made)) + buffer) * count(g.m, g.n);
+    ++passes.kernels;
+  }
+  if (!apart(g, fusion)) return passes;
   double each = static_cast<double>(dtype_size(made)) + 2 * buffer;
   ++passes.kernels;
   if (fusion.gradient_fill) {
@@ -167,6 +186,14 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
 Passes unfused(const Norm& n, const Fusion& fusion) {
   if (n.pass == Pass::kForward || fusion.norm_gradients) return {};
   return {2 * count(n.rows, n.columns) * static_cast<double>(dtype_size(n.dtype)), 1};
+}
+
+// Gradients of queries, keys and values are three tensors, which autograd of the projection's split
+// concatenates: read and written, nothing of it behind attention.
+Passes unfused(const Attention& a, const Fusion& fusion) {
+  if (a.pass == Pass::kForward || fusion.qkv_gradients) return {};
+  const double width = static_cast<double>((a.heads + 2 * a.kv_heads) * a.head_dim);
+  return {2 * count(a.batch, a.queries) * width * static_cast<double>(dtype_size(a.dtype)), 1};
 }
 
 // silu(gate), then its product with up; in backward two products, then the activation's gradient.
@@ -193,6 +220,12 @@ Passes unfused(const Any&, const Fusion&) {
   return {};
 }
 
+// Of passes that follow a kernel bound by the matrix units.
+Seconds behind(const Passes& passes, const Device& device, const Room& room) {
+  if (!(passes.kernels > 0)) return Seconds(0);
+  return memory_time(passes.bytes, device, room) + device.kernel_start * passes.kernels;
+}
+
 Seconds streaming_time(const Op& op, const Passes& passes, const Device& device,
                        const Room& room) {
   const double compute = (flops(op) / device.vector_rate).value;
@@ -213,15 +246,14 @@ Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
   return match(
       op,
       [&](const Gemm& gemm) {
-        const Passes passes = unfused(gemm, kernels.fusion);
-        Seconds time = gemm_time(as_made(gemm, kernels.fusion), device, room);
-        if (passes.kernels > 0) {
-          time += memory_time(passes.bytes, device, room) + device.kernel_start * passes.kernels;
-        }
-        return cost(time, kernels.matrix.basis);
+        return cost(gemm_time(as_made(gemm, kernels.fusion), device, room) +
+                        behind(unfused(gemm, kernels.fusion), device, room),
+                    kernels.matrix.basis);
       },
       [&](const Attention& attention) {
-        return cost(attention_time(attention, device, room), kernels.usual().basis);
+        return cost(attention_time(attention, device, room) +
+                        behind(unfused(attention, kernels.fusion), device, room),
+                    kernels.usual().basis);
       },
       [&](const Loss& loss) {
         const Passes passes = unfused(loss, kernels.fusion.loss);

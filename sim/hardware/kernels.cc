@@ -96,6 +96,9 @@ void read_kernels(const Object& object, Basis basis, Device& device) {
   if (!kernels.attention.contains(kernels.usual_attention)) {
     object.fail("usual_attention", "names no implementation of attention that is described");
   }
+  if (object.has("attention_sustained")) kernels.sustained_basis = basis;
+  kernels.attention_sustained =
+      object.number("attention_sustained", kernels.attention_sustained, kLeast, 1);
   if (object.has("collectives")) read_collectives(object.object("collectives"), basis, device);
   for (const char* key : {"matrix", "attention", "collectives"}) object.touch(key);
   object.done();
@@ -117,6 +120,7 @@ Json kernels_json(const Device& device, Basis basis) {
     if (attention.basis == basis) json["attention"][name] = attention_json(attention);
   }
   if (json.contains("attention")) json["usual_attention"] = kernels.usual_attention;
+  if (kernels.sustained_basis == basis) json["attention_sustained"] = kernels.attention_sustained;
   if (kernels.collectives.basis == basis) {
     json["collectives"] = {{"start", exact_seconds(kernels.collectives.start)},
                            {"nvls", kernels.collectives.nvls},

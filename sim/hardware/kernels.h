@@ -33,7 +33,8 @@ struct MatrixKernels {
   Basis basis = Basis::kDatasheet;
 };
 
-// One implementation of fused attention ("flash2", "cudnn").
+// One implementation of fused attention ("flash2", "cudnn"), on a rested device: as benchmarks of a
+// few short kernels time it.
 struct AttentionKernels {
   double forward = 0;          // share of the peak: long sequences, head_dim 128, a full device
   double backward = 0;
@@ -78,6 +79,8 @@ struct Fusion {
   bool accumulation_cast = true;  // false: and first copied to the buffer's type, where it differs
   bool gradient_fill = false;     // true: and filled before it is written (models/plan.h, Filled)
   bool norm_gradients = true;  // false: those of the weights read both inputs again
+  bool flat_gradients = true;  // false: a shard group's are put side by side before the reduction
+  bool qkv_gradients = true;   // false: attention leaves three, which are then put side by side
   bool gates = true;           // false: activation and product of a gated MLP one by one
   bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights
 
@@ -90,6 +93,8 @@ struct Kernels {
   Basis memory_basis = Basis::kDatasheet;
   MatrixKernels matrix;
   std::map<std::string, AttentionKernels> attention;  // never empty
+  double attention_sustained = 1;  // its rate in training over that on a rested device; <= 1
+  Basis sustained_basis = Basis::kDatasheet;
   std::string usual_attention;                        // a key of `attention`
   CollectiveKernels collectives;
 
@@ -99,8 +104,9 @@ struct Kernels {
 struct Device;
 
 // Reads {"memory": ..., "matrix": {...}, "attention": {NAME: {...}}, "usual_attention": NAME,
-// "collectives": {...}} into device.kernels: what is left out stays, what is there gets `basis`. An
-// implementation of attention that is new starts from the usual one. Throws Error.
+// "attention_sustained": ..., "collectives": {...}} into device.kernels: what is left out stays,
+// what is there gets `basis`. An implementation of attention that is new starts from the usual one.
+// Throws Error.
 void read_kernels(const Object& object, Basis basis, Device& device);
 // What read_kernels() reads back as the same: all that has `basis`.
 Json kernels_json(const Device& device, Basis basis);

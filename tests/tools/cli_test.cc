@@ -245,6 +245,7 @@ TEST(Cli, SaysWhatItCannotImport) {
   expect_trouble("import nccl-tests README.md --out x --collective all-reduced",
                  "did you mean \"all-reduce\"?");
   expect_trouble("import nccl-tests README.md --out x --ranks 1", "--ranks: must be 2 to");
+  expect_trouble("import nccl-tests --out x", "give at least one FILE");
   expect_trouble("import nccl-topology README.md --out x --ranks 8", "of nccl-tests only");
   expect_trouble("import nccl-topology README.md --out x", "README.md:");
   expect_trouble("import nvidia-smi-topo README.md --out x", "no matrix of devices");

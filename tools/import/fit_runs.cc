@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kRowsLeast = 4;  // of a source: fewer may all have the same flaw
 constexpr double kMemoryLeast = 0.65, kMemoryMost = 0.95;
+constexpr double kAttentionLeast = 0.8;
 
 struct Run {
   Job job;
@@ -32,6 +33,7 @@ struct Run {
 void set(std::span<const double> values, Device& device) {
   device.kernels.matrix.efficiency = values[0];
   device.kernels.memory = values[1];
+  device.kernels.attention_sustained = values[2];
 }
 
 // By source, in the order of the file: the what-ifs with what was measured.
@@ -120,11 +122,16 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
     }
   };
   // Memory: what elementwise kernels reach (calculon-ai/calculon, systems/h100_80g_nvl8.json: 0.75
-  // at 10 MB, 0.9 from 100 MB up); what lies beyond these bounds has another cause.
+  // at 10 MB, 0.9 from 100 MB up). Attention: what kernels that last long keep of the rate of short
+  // ones, 0.85 forward on a B200 (flashinfer-ai/flashinfer#2899) to 0.97 backward on an H200
+  // (NVIDIA/cudnn-frontend, benchmark/attention_training). What lies beyond these bounds has
+  // another cause.
   const std::vector<Parameter> parameters = {
       {"matrix.efficiency", device.kernels.matrix.efficiency, 0.2, 1},
       {"memory", std::clamp(device.kernels.memory, kMemoryLeast, kMemoryMost), kMemoryLeast,
-       kMemoryMost}};
+       kMemoryMost},
+      {"attention_sustained", std::max(device.kernels.attention_sustained, kAttentionLeast),
+       kAttentionLeast, 1}};
   const SourceFit fitted = fit_by_source(parameters, measured, source_of, predict);
 
   FittedRuns result{device, {}, {}};
@@ -137,6 +144,7 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
       1.0, three_digits(matrix.burst * device.kernels.matrix.efficiency / matrix.efficiency));
   result.device.kernels.matrix.basis = Basis::kFitted;
   result.device.kernels.memory_basis = Basis::kFitted;
+  result.device.kernels.sustained_basis = Basis::kFitted;
   std::size_t source = 0;
   for (const auto& [name, asked] : questions) {
     result.sources.push_back(name);

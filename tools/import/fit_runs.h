@@ -1,6 +1,7 @@
 // Fitting what kernels alone do not fix to published training runs: how fast products are that
-// follow each other for hours, and which share of the memory's bandwidth a framework's small
-// kernels reach. Two numbers of a device, never one of a row or of a framework.
+// follow each other for hours, which share of the memory's bandwidth a framework's small kernels
+// reach, and which share of its rate on a rested device attention keeps. Three numbers of a device,
+// never one of a row or of a framework.
 #pragma once
 
 #include <string>

@@ -28,9 +28,23 @@ namespace {
 constexpr std::size_t kWordsMost = 100;
 
 constexpr KnownProduct kProducts[] = {
-    {"a100-40gb", "A100-SXM4-40GB", "10de:20b0"}, {"a100-80gb", "A100-SXM4-80GB", "10de:20b2"},
-    {"h100-sxm", "H100 80GB HBM3", "10de:2330"},  {"h200", "H200", "10de:2335"},
-    {"b200", "B200", "10de:2901"},                {"mi300x", "MI300X", "1002:74a1"},
+    {"v100-sxm2", "Tesla V100-SXM2-32GB", "10de:1db5"},
+    {"v100-sxm3", "Tesla V100-SXM3-32GB", "10de:1db8"},
+    {"a100-40gb", "A100-SXM4-40GB", "10de:20b0"},
+    {"a100-80gb", "A100-SXM4-80GB", "10de:20b2"},
+    {"a800-80gb", "A800-SXM4-80GB", "10de:20f3"},
+    {"l40s", "L40S", "10de:26b9"},
+    {"h100-sxm", "H100 80GB HBM3", "10de:2330"},
+    {"h100-pcie", "H100 PCIe", "10de:2331"},
+    {"h100-nvl", "H100 NVL", "10de:2321"},
+    {"h800-sxm", "H800", "10de:2324"},
+    {"h20", "H20", "10de:2329"},
+    {"gh200", "GH200 480GB", "10de:2342"},
+    {"h200", "H200", "10de:2335"},
+    {"b200", "B200", "10de:2901"},
+    {"mi300x", "MI300X", "1002:74a1"},
+    {"mi325x", "MI325X", "1002:74a5"},
+    {"mi355x", "MI355X", "1002:75a3"},
 };
 
 void say(const std::vector<std::string>& words) {
@@ -149,10 +163,14 @@ std::vector<PlacedRow> placed_rows(const std::vector<std::string>& files) {
   return rows;
 }
 
-std::vector<Json> rows_of(const std::vector<std::string>& files) {
+std::vector<Json> rows_of(std::vector<PlacedRow> placed) {
   std::vector<Json> rows;
-  for (PlacedRow& placed : placed_rows(files)) rows.push_back(std::move(placed.row));
+  for (PlacedRow& one : placed) rows.push_back(std::move(one.row));
   return rows;
+}
+
+std::vector<Json> rows_of(const std::vector<std::string>& files) {
+  return rows_of(placed_rows(files));
 }
 
 // Runs in the form that `stepcast validate` reads, as the files of configs/published.
@@ -198,12 +216,14 @@ int import_kernels(const ImportArguments& a) {
   return 0;
 }
 
-// Published runs: the device's profile, with what kernels alone do not fix fitted to them.
+// Published runs, without a file those of configs/published: the device's profile, with what
+// kernels alone do not fix fitted to them.
 int import_runs(const ImportArguments& a) {
   if (a.device.empty()) throw Error("import", "give --device NAME: the runs of one are fitted");
   const std::string file = find_config("devices", a.device, "--device");
   const Device device = load_device(file);
-  const FittedRuns fitted = fit_runs(device, rows_of(a.files), read_shipped());
+  const std::vector<Json> rows = a.files.empty() ? rows_of(shipped_runs()) : rows_of(a.files);
+  const FittedRuns fitted = fit_runs(device, rows, read_shipped());
   Profile profile;
   const std::vector<std::string> shipped = config_names("profiles");
   if (std::find(shipped.begin(), shipped.end(), device.name) != shipped.end()) {
@@ -216,7 +236,8 @@ int import_runs(const ImportArguments& a) {
   profile.device = device.name;
   profile.basis = Basis::kFitted;
   profile.provenance["runs"] =
-      fmt::format("matrix.efficiency and memory by stepcast import runs, on {}",
+      fmt::format("matrix.efficiency, memory and attention_sustained by stepcast import runs, "
+                  "on {}",
                   fmt::join(fitted.sources, ", "));
   profile.provenance.erase("matrix");
   profile.kernels = kernels_json(fitted.device, Basis::kFitted);
@@ -225,8 +246,8 @@ int import_runs(const ImportArguments& a) {
                            fitted.residuals.end());
   write_file(a.out, write_profile(profile).dump(2) + "\n");
   const Kernels& kernels = fitted.device.kernels;
-  fmt::print(stderr, "matrix.efficiency {:.3f}, memory {:.3f}\n", kernels.matrix.efficiency,
-             kernels.memory);
+  fmt::print(stderr, "matrix.efficiency {:.3f}, memory {:.3f}, attention_sustained {:.3f}\n",
+             kernels.matrix.efficiency, kernels.memory, kernels.attention_sustained);
   for (const Residual& r : fitted.residuals) {
     fmt::print(stderr, "{}: {} rows, median error {:.1f} %, bias {:+.1f} %; left out {:.1f} %, "
                        "{:+.1f} %\n",
@@ -286,6 +307,9 @@ int import_command(const ImportArguments& arguments) {
     throw Error("import", fmt::format("\"{}\" is nothing to import{}; there are {}", arguments.kind,
                                       did_you_mean(arguments.kind, kinds),
                                       fmt::join(kinds, ", ")));
+  }
+  if (arguments.files.empty() && arguments.kind != "runs") {
+    throw Error("import", "give at least one FILE; only runs come without one, from the shipped");
   }
   if (arguments.kind == "nccl-tests") return import_nccl_tests(arguments);
   const bool of_tests = !arguments.collective.empty() || arguments.ranks || arguments.nodes ||

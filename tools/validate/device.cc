@@ -28,6 +28,7 @@ constexpr Alias kAliases[] = {
     {{"a800", ""}, "a800-80gb"},
     {{"a800", ""}, "a100-80gb", "gpu (an A800 computes as an A100)", false},
     {{"h100", "pcie"}, "h100-pcie"},
+    {{"h100", "96gb"}, "meta-h100-500w"},
     {{"h100", "nvlink"}, "h100-sxm"},
     {{"h100", "nvl"}, "h100-nvl"},
     {{"gh200", ""}, "gh200"},

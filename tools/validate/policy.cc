@@ -54,7 +54,8 @@ Json recompute_modules(std::string_view list) {
   constexpr std::pair<std::string_view, std::string_view> kModules[] = {
       {"core_attn", "attention_core"}, {"layernorm", "norm"}, {"mlp", "mlp"},
       {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"},
-      {"up", "up"},                    {"projection", "projection"}};
+      {"up", "up"},                    {"projection", "projection"},
+      {"qkv", "qkv"}};
   Json modules = Json::array();
   for (std::size_t at = 0; at < list.size();) {
     at = std::min(list.find_first_not_of(" ,[]()", at), list.size());
@@ -122,6 +123,11 @@ Json recompute_question(const Json& row) {
     return {};
   }
   if (text.starts_with("none")) return "none";
+  if (text == "selective:op") {
+    // torchtitan's (torchtitan/distributed/activation_checkpoint.py): attention and every second
+    // product are kept, so keys but not queries, the MLP's gate but not what it gates run again.
+    throw Error("recompute", "every second product run again: products of a pair are one here");
+  }
   if (text == "full") {
     // Megatron-Bridge, scripts/performance/utils: set_recompute_overrides takes the method "block".
     const Json& extra = section_of(section_of(row, "software"), "extra");

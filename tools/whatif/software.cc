@@ -27,6 +27,8 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.accumulation = object.boolean("accumulation", fusion.accumulation);
   fusion.accumulation_cast = object.boolean("accumulation_cast", fusion.accumulation_cast);
   fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
+  fusion.flat_gradients = object.boolean("flat_gradients", fusion.flat_gradients);
+  fusion.qkv_gradients = object.boolean("qkv_gradients", fusion.qkv_gradients);
   fusion.gates = object.boolean("gates", fusion.gates);
   fusion.update = object.boolean("update", fusion.update);
   object.done();
@@ -49,6 +51,8 @@ Json write_software(const Device& device) {
                 {"accumulation", fusion.accumulation},
                 {"accumulation_cast", fusion.accumulation_cast},
                 {"norm_gradients", fusion.norm_gradients},
+                {"flat_gradients", fusion.flat_gradients},
+                {"qkv_gradients", fusion.qkv_gradients},
                 {"gates", fusion.gates},
                 {"update", fusion.update}}},
               {"host",

@@ -213,12 +213,14 @@ Json write_box(const Box& box) {
               {"cores", box.cores}};
 }
 
-// Makes the implementation that the what-if names the usual one. Its name, or null.
-Json choose_attention(const Object& root, Device& device) {
+// Makes the implementation that the what-if names the usual one. Its name, or null. What only the
+// framework says (`asked`: the user does) holds where the device has such a kernel.
+Json choose_attention(const Object& root, bool asked, Device& device) {
   root.touch("attention_kernel");
   if (!root.has("attention_kernel")) return Json();
   const std::string name = root.string("attention_kernel");
   if (!device.kernels.attention.contains(name)) {
+    if (!asked) return Json();
     std::vector<std::string> known;
     for (const auto& [kernel, numbers] : device.kernels.attention) known.push_back(kernel);
     root.fail("attention_kernel",
@@ -398,7 +400,8 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   FoundProfile profile = found_profile(root, base);
   FoundCluster cluster = found_cluster(root, base, profile.profile.get());
   if (profile.profile) use_profile(cluster.cluster, profile.profile, root.place("profile"));
-  Json kernel = choose_attention(root, cluster.cluster.device);
+  const bool asked = Object(given).has("attention_kernel");
+  Json kernel = choose_attention(root, asked, cluster.cluster.device);
   read_software(root, profile.profile.get(), cluster.cluster.device);
   what_if.cluster = cluster.cluster;
   what_if.name =

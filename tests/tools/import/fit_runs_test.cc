@@ -14,7 +14,7 @@ namespace {
 Device device() { return load_device(find_config("devices", "h100-sxm", "test")); }
 
 // A run of one source on 8 devices; `measured` seconds.
-Json run(const std::string& group, int layers, int micro, double measured) {
+Json run(const std::string& group, int layers, int micro, double measured, int sequence = 4096) {
   return {{"id", "r"},
           {"group", group},
           {"model",
@@ -26,7 +26,7 @@ Json run(const std::string& group, int layers, int micro, double measured) {
             {"ffn_hidden", 11008},
             {"gated_mlp", true},
             {"vocab", 32000},
-            {"seq_len", 4096},
+            {"seq_len", sequence},
             {"tied_embeddings", false}}},
           {"hardware", {{"gpu", "H100-80GB-SXM"}, {"gpus_per_node", 8}, {"gpus_total", 8}}},
           {"software", {{"framework", "torchtitan"}, {"precision", "bf16"}}},
@@ -42,13 +42,14 @@ Json run(const std::string& group, int layers, int micro, double measured) {
 }
 
 // Two sources of four runs, made by the forecast itself, lead back to its numbers from elsewhere.
+// Sequences of 1,024 and of 32,768 tell products from attention.
 TEST(FitRuns, FindsTheDeviceThatMadeTheRuns) {
   std::vector<Json> rows;
   RunForecasts known;
   for (const char* group : {"a", "b"}) {
     for (const int layers : {4, 8}) {
-      for (const int micro : {1, 2}) {
-        Json row = run(group, layers, micro, 1);
+      for (const int sequence : {1024, 32768}) {
+        Json row = run(group, layers, 1 + 32768 / sequence / 8, 1, sequence);
         ValidationRow forecast = validate_row(row, "", shipped(), known);
         ASSERT_TRUE(forecast.covered) << forecast.reason;
         row["measured"]["step_time_s"] = *forecast.predicted_seconds;
@@ -61,10 +62,13 @@ TEST(FitRuns, FindsTheDeviceThatMadeTheRuns) {
   const double rested = efficiency * start.kernels.matrix.burst;
   start.kernels.matrix.efficiency *= 0.8;
   start.kernels.matrix.burst /= 0.8;
+  const double sustained = start.kernels.attention_sustained;
+  start.kernels.attention_sustained = 0.85;
   const FittedRuns fitted = fit_runs(start, rows, shipped());
   const MatrixKernels& matrix = fitted.device.kernels.matrix;
   EXPECT_NEAR(matrix.efficiency / efficiency, 1, 0.02);
   EXPECT_NEAR(matrix.burst * matrix.efficiency / rested, 1, 0.01);
+  EXPECT_NEAR(fitted.device.kernels.attention_sustained, sustained, 0.02);
   ASSERT_EQ(fitted.residuals.size(), 2U);
   EXPECT_EQ(fitted.residuals[0].rows, "runs a");
   EXPECT_EQ(fitted.residuals[0].count, 4);

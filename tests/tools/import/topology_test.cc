@@ -9,6 +9,7 @@
 
 #include "sim/base/error.h"
 #include "tools/base/files.h"
+#include "tools/import/import.h"
 
 namespace stepcast {
 namespace {
@@ -174,6 +175,23 @@ TEST(NcclTopology, LeavesOutSlowAndFarCardsAndMindsTheirSlots) {
   const std::string text = box2.cluster.at("fabric").at("nic_bandwidth").get<std::string>();
   EXPECT_NEAR(parse_bandwidth(text, "").value, 8e9 * 8 / 8 * 128 / 130, 1);
   EXPECT_THAT(box2.words, HasSubstr("slots are slower"));
+}
+
+// As nvidia-smi and rocm-smi print them. An H800 on PCIe is another product.
+TEST(KnownProducts, AreShippedDevices) {
+  const std::vector<std::pair<const char*, const char*>> products = {
+      {"Tesla V100-SXM3-32GB", "v100-sxm3"}, {"NVIDIA A800-SXM4-80GB", "a800-80gb"},
+      {"NVIDIA H800", "h800-sxm"},           {"NVIDIA H20", "h20"},
+      {"NVIDIA H100 PCIe", "h100-pcie"},     {"NVIDIA GH200 480GB", "gh200"},
+      {"NVIDIA L40S", "l40s"},               {"AMD Instinct MI325X", "mi325x"}};
+  for (const auto& [product, device] : products) {
+    const KnownProduct* known = known_product(product);
+    ASSERT_NE(known, nullptr) << product;
+    EXPECT_EQ(known->device, device);
+    EXPECT_EQ(known_pci_device(known->pci), known);
+    EXPECT_NO_THROW(find_config("devices", device, "test")) << product;
+  }
+  EXPECT_EQ(known_product("NVIDIA H800 PCIe"), nullptr);
 }
 
 TEST(NcclTopology, RefusesWhatIsNoTopology) {

@@ -311,12 +311,31 @@ TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   EXPECT_THAT(row_refusal(with("recompute", "\"per-op:moe_act\"")), HasSubstr("module moe_act"));
   EXPECT_EQ(recompute("full:block:2"), Json({{"layers", 2}}));
   EXPECT_EQ(recompute("per-op:up,projection"), Json({{"modules", {"up", "projection"}}}));
+  EXPECT_EQ(recompute("per-op:qkv"), Json({{"modules", {"qkv"}}}));
+  EXPECT_THAT(row_refusal(with("recompute", "\"selective:op\"")), HasSubstr("every second"));
   Json recipe = with("software.extra.recipe.recompute_num_layers", "5");
   recipe["recompute"] = "full";
   EXPECT_EQ(ask(recipe).what_if.at("recompute"), Json({{"layers", 5}}));
   EXPECT_THAT(row_refusal(with("recompute", "\"full:block:x\"")), HasSubstr("full:block:x"));
   EXPECT_THAT(row_refusal(with("recompute", "\"sometimes\"")), HasSubstr("sometimes"));
   EXPECT_THAT(row_refusal(with("recompute", "7")), HasSubstr("must be text"));
+}
+
+// PyTorch's attention on Hopper was FlashAttention-2 until torchtitan put cuDNN first.
+TEST(RunQuestion, TakesTheAttentionThatTorchtitanHadInTheRowsMonth) {
+  Json row = with("hardware.gpu", "\"H100-80GB-SXM\"");
+  row["software"]["framework"] = "torchtitan";
+  row["software"]["extra"]["release"] = "2025-06";
+  EXPECT_EQ(read(ask(row)).resolved.at("framework"), "torchtitan-2025");
+  EXPECT_EQ(read(ask(row)).resolved.at("attention_kernel"), "flash2");
+  row["software"]["extra"]["release"] = "2026-01";
+  EXPECT_EQ(read(ask(row)).resolved.at("framework"), "torchtitan");
+  EXPECT_EQ(read(ask(row)).resolved.at("attention_kernel"), nullptr);
+}
+
+TEST(RunQuestion, KnowsTheH100OfGrandTetonByItsMemory) {
+  const Json row = with("hardware.gpu", "\"H100-96GB-SXM\"");
+  EXPECT_EQ(read(ask(row)).cluster.device.name, "meta-h100-500w");
 }
 
 TEST(RunQuestion, ReadsSchedulesAndVirtualStages) {
