@@ -78,6 +78,9 @@ const std::vector<Floor>& floors() {
       {"tools/whatif",
        {"tools/base/", "sim/", "models/", "execute/", "<fmt/", "<sched.h>", "<unistd.h>"}},
       {"tools/forecast", {"tools/base/", "tools/whatif/", "sim/", "models/", "<fmt/"}},
+      {"tools/search",
+       {"tools/base/", "tools/whatif/", "tools/forecast/", "sim/", "models/", "<fmt/",
+        "<unistd.h>"}},
       {"tools/time", {"tools/base/", "tools/whatif/", "tools/forecast/", "sim/", "<fmt/"}},
       {"tools/validate",
        {"tools/base/", "tools/whatif/", "tools/forecast/", "tools/time/", "sim/", "models/",
@@ -96,6 +99,7 @@ const std::vector<Floor>& floors() {
       {"tools/commands",
        {"tools/base/", "tools/whatif/", "tools/forecast/", "sim/", "models/", "<fmt/"}},
       {"tools/cli.", {"tools/", "sim/base/", "<fmt/", "<CLI/"}},
+      {"tools/options.", {"tools/", "<CLI/"}},
       {"tools/main.", {"tools/cli.h"}},
   };
   return table;

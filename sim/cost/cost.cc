@@ -16,11 +16,11 @@
 // s0, b, c and w are those of AttentionKernels, for each implementation its own. Time is
 // non-decreasing in every size, but for what follows.
 //
-// Those curves are of a rested device. Kernel after kernel the power limit lowers the clocks, as it
-// does for products, but attention draws less: of cuDNN's and FlashAttention-4's kernels on one
-// H200 (NVIDIA/cudnn-frontend, benchmark/attention_training), those that last some 100 ms run at
-// 0.89 of the rate of short ones forward and at 0.94 to 0.97 backward. What a device's runs say is
-// Kernels::attention_sustained.
+// Those curves are of kernels alone, mostly few and short, on a rested device. Kernel after kernel
+// the power limit lowers the clocks, as it does for products, but attention draws less: of cuDNN's
+// and FlashAttention-4's kernels on one H200 (NVIDIA/cudnn-frontend, benchmark/attention_training),
+// those that last some 100 ms run at 0.89 of the rate of short ones forward and at 0.94 to 0.97
+// backward. AttentionKernels::sustained is what is left of a figure in training.
 //
 // Deterministic backward of FlashAttention-2 (csrc/flash_attn/src/flash_bwd_launch_template.h):
 // each head of each sequence is cut into ceil(processors / (batch heads)) equal shares of its keys,
@@ -83,11 +83,10 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
                            : 1 + wide * (d / kHeadReference - 1);
   const bool waves = !forward && a.deterministic && kernels.deterministic_waves;
   const Waves more = waves ? deterministic_waves(a, room.multiprocessors) : Waves{};
-  const double gain = 1 / device.kernels.attention_sustained;
-  const Seconds sustained(flops(Op(a)).value / rate * keys * fill * width * more.slower * gain);
-  const Seconds compute = room.rested ? rested_time(sustained, gain, device) : sustained;
+  const double kept = room.rested ? 1 : kernels.sustained;
+  const double compute = flops(Op(a)).value / (rate * kept) * keys * fill * width * more.slower;
   const double bytes = static_cast<double>(traffic(Op(a)).count);
-  const Seconds time(std::max(compute.value, memory_time(bytes, device, room).value));
+  const Seconds time(std::max(compute, memory_time(bytes, device, room).value));
   return more.bytes > 0 ? time + memory_time(more.bytes, device, room) : time;
 }
 

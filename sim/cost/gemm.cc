@@ -125,6 +125,15 @@ Choice choose(const Gemm& gemm, const Device& device, const Room& room) {
   return best;
 }
 
+// Of what keeps the matrix units busy for `sustained` in training: its time on a rested device. Its
+// clocks are faster until the power limit acts, so with u = MatrixKernels::burst_time the rate is
+// that of training times 1 + (burst - 1) / (1 + (t / u)^2). Increasing in `sustained`.
+Seconds burst_time(Seconds sustained, const MatrixKernels& matrix) {
+  if (matrix.burst <= 1) return sustained;
+  const double ratio = sustained / matrix.burst_time;
+  return sustained / (1 + (matrix.burst - 1) / (1 + ratio * ratio));
+}
+
 }  // namespace
 
 FlopRate matrix_rate(Dtype dtype, const Device& device) {
@@ -148,16 +157,10 @@ Seconds memory_time(double bytes, const Device& device, const Room& room) {
   return Seconds((bytes + half) / (sustained_bandwidth(device) * room.memory));
 }
 
-Seconds rested_time(Seconds sustained, double gain, const Device& device) {
-  if (gain <= 1) return sustained;
-  const double ratio = sustained / device.kernels.matrix.burst_time;
-  return sustained / (1 + (gain - 1) / (1 + ratio * ratio));
-}
-
 Seconds gemm_time(const Gemm& gemm, const Device& device, const Room& room) {
   const Choice choice = choose(gemm, device, room);
   if (!room.rested) return Seconds(choice.time);
-  const Seconds compute = rested_time(Seconds(choice.compute), device.kernels.matrix.burst, device);
+  const Seconds compute = burst_time(Seconds(choice.compute), device.kernels.matrix);
   return Seconds(std::max(compute.value, choice.memory) + choice.rest);
 }
 

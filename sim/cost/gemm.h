@@ -22,12 +22,6 @@ struct Room {
 // reached at bandwidth x kMemoryLatency.
 Seconds memory_time(double bytes, const Device& device, const Room& room);
 
-// Of what keeps the matrix units busy for `sustained` in training: its time on a rested device. Its
-// clocks are faster until the power limit acts, so with u = MatrixKernels::burst_time the rate is
-// that of training times 1 + (gain - 1) / (1 + (t / u)^2). Increasing in `sustained`.
-// REQUIRES: gain >= 1.
-Seconds rested_time(Seconds sustained, double gain, const Device& device);
-
 // Time of the product, without kernel_start of the product itself.
 Seconds gemm_time(const Gemm& gemm, const Device& device, const Room& room);
 

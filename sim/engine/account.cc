@@ -102,7 +102,8 @@ Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& o
   const Device& device = cluster.device;
   Footprint footprint = account(job);
   const std::vector<std::vector<Communicator>> groups = communicators(job, cluster);
-  const std::vector<Stream> streams = allocation_streams(job);
+  const std::vector<Stream> streams =
+      options.replay ? allocation_streams(job) : std::vector<Stream>();
   ReplayOptions replay;
   replay.allocator.expandable_segments = options.expandable_segments;
   replay.workspace = options.blas_workspace.value_or(device.blas_workspace.value_or(Bytes(0)));
@@ -111,6 +112,10 @@ Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& o
     for (const Communicator& group : groups[stage]) memory.communicators += group.bytes;
     memory.context = device.context_memory.value_or(Bytes(0));
     if (!groups[stage].empty()) memory.context += device.nccl->code;
+    if (!options.replay) {
+      memory.reserved = memory.peak;
+      continue;
+    }
     replay.allocator.limit =
         std::max(Bytes(0), device.memory - memory.communicators - memory.context);
     const Replay result = replay_stage(job, stage, streams, replay);

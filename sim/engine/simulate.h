@@ -160,6 +160,8 @@ Footprint account(const Job& job);
 struct MemoryOptions {
   bool expandable_segments = false;    // of the caching allocator
   std::optional<Bytes> blas_workspace; // of a host thread; none: the device's
+  // Without, `reserved` is what is live: the least that it can be, at a hundredth of the cost.
+  bool replay = true;
 };
 // All of it. Outside the allocator lie the context with the kernels that are loaded into it, and
 // communicators, the collective library's own code with them (sim/network/communicators.h). The

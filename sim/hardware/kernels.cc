@@ -39,6 +39,7 @@ AttentionKernels read_attention(const Object& object, AttentionKernels a, Basis 
   a.narrow = object.number("narrow", a.narrow, 0, kKeysMax);
   a.forward_wide = object.number("forward_wide", a.forward_wide, 0, kKeysMax);
   a.backward_wide = object.number("backward_wide", a.backward_wide, 0, kKeysMax);
+  a.sustained = object.number("sustained", a.sustained, kLeast, 1);
   a.deterministic_waves = object.boolean("deterministic_waves", a.deterministic_waves);
   a.basis = basis;
   object.done();
@@ -67,6 +68,7 @@ Json attention_json(const AttentionKernels& a) {
             {"narrow", a.narrow},
             {"forward_wide", a.forward_wide},
             {"backward_wide", a.backward_wide}};
+  if (a.sustained < 1) json["sustained"] = a.sustained;
   if (a.deterministic_waves) json["deterministic_waves"] = true;
   return json;
 }
@@ -96,9 +98,6 @@ void read_kernels(const Object& object, Basis basis, Device& device) {
   if (!kernels.attention.contains(kernels.usual_attention)) {
     object.fail("usual_attention", "names no implementation of attention that is described");
   }
-  if (object.has("attention_sustained")) kernels.sustained_basis = basis;
-  kernels.attention_sustained =
-      object.number("attention_sustained", kernels.attention_sustained, kLeast, 1);
   if (object.has("collectives")) read_collectives(object.object("collectives"), basis, device);
   for (const char* key : {"matrix", "attention", "collectives"}) object.touch(key);
   object.done();
@@ -120,7 +119,6 @@ Json kernels_json(const Device& device, Basis basis) {
     if (attention.basis == basis) json["attention"][name] = attention_json(attention);
   }
   if (json.contains("attention")) json["usual_attention"] = kernels.usual_attention;
-  if (kernels.sustained_basis == basis) json["attention_sustained"] = kernels.attention_sustained;
   if (kernels.collectives.basis == basis) {
     json["collectives"] = {{"start", exact_seconds(kernels.collectives.start)},
                            {"nvls", kernels.collectives.nvls},

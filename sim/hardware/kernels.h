@@ -33,8 +33,7 @@ struct MatrixKernels {
   Basis basis = Basis::kDatasheet;
 };
 
-// One implementation of fused attention ("flash2", "cudnn"), on a rested device: as benchmarks of a
-// few short kernels time it.
+// One implementation of fused attention ("flash2", "cudnn"), as benchmarks time it alone.
 struct AttentionKernels {
   double forward = 0;          // share of the peak: long sequences, head_dim 128, a full device
   double backward = 0;
@@ -46,6 +45,8 @@ struct AttentionKernels {
   double narrow = 30;          // softmax work of a score, in columns of head_dim
   double forward_wide = 0;     // loss at head_dim 256, beyond what 256 columns cost
   double backward_wide = 0;
+  double sustained = 1;        // the rate in training over that of the benchmark, whose kernels may
+                               // be few and short, on a rested device; <= 1
   bool deterministic_waves = false;  // deterministic backward gives each block of threads whole
                                      // heads, or an equal share of one, not a block of keys
   Basis basis = Basis::kDatasheet;
@@ -93,8 +94,6 @@ struct Kernels {
   Basis memory_basis = Basis::kDatasheet;
   MatrixKernels matrix;
   std::map<std::string, AttentionKernels> attention;  // never empty
-  double attention_sustained = 1;  // its rate in training over that on a rested device; <= 1
-  Basis sustained_basis = Basis::kDatasheet;
   std::string usual_attention;                        // a key of `attention`
   CollectiveKernels collectives;
 
@@ -104,9 +103,8 @@ struct Kernels {
 struct Device;
 
 // Reads {"memory": ..., "matrix": {...}, "attention": {NAME: {...}}, "usual_attention": NAME,
-// "attention_sustained": ..., "collectives": {...}} into device.kernels: what is left out stays,
-// what is there gets `basis`. An implementation of attention that is new starts from the usual one.
-// Throws Error.
+// "collectives": {...}} into device.kernels: what is left out stays, what is there gets `basis`. An
+// implementation of attention that is new starts from the usual one. Throws Error.
 void read_kernels(const Object& object, Basis basis, Device& device);
 // What read_kernels() reads back as the same: all that has `basis`.
 Json kernels_json(const Device& device, Basis basis);

@@ -43,8 +43,8 @@ void expect_trouble_in(const std::string& json, const std::string& part) {
 }
 
 TEST(Cli, PrintsHelpWithExamplesAndExitsWithZero) {
-  for (const char* arguments : {"--help", "-h", "simulate --help", "show --help", "list --help",
-                                "time --help", "validate --help", "import --help",
+  for (const char* arguments : {"--help", "-h", "simulate --help", "search --help", "show --help",
+                                "list --help", "time --help", "validate --help", "import --help",
                                 "explain --help", "schema --help"}) {
     const Outcome out = out_of(arguments);
     EXPECT_EQ(out.code, 0) << arguments;
@@ -64,7 +64,7 @@ TEST(Cli, SaysWithoutACommandWhatCommandsThereAre) {
 TEST(Cli, NamesTheNearestCommandAndFlag) {
   expect_trouble("simulat x", "there is no command \"simulat\" (did you mean \"simulate\"?)");
   expect_trouble("divine x",
-                 "there is no command \"divine\"; there are simulate, execute, calibrate,");
+                 "there is no command \"divine\"; there are simulate, search, execute,");
   expect_trouble("simulate " + kExample + " --jsn x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("simulate --jsn=x", "no flag --jsn (did you mean \"--json\"?)");
   expect_trouble("--jason", "no flag --jason");
@@ -79,6 +79,9 @@ TEST(Cli, EndsBadUsageInOneLine) {
   expect_trouble("show program " + kExample + " --stage 7", "there is only stage 0, not 7");
   expect_trouble("show model " + kExample + " --stage 0", "--stage");
   expect_trouble("show memroy " + kExample, "did you mean \"memory\"?");
+  expect_trouble("search " + kExample + " --vary parallel.tensr=2",
+                 "did you mean \"parallel.tensor\"?");
+  expect_trouble("search " + kExample + " --devices 1..x", "write 64..1024");
   expect_trouble("list device", "did you mean \"devices\"?");
   expect_trouble("explain parallel.tensr", "did you mean \"parallel.tensor\"?");
 }

@@ -172,6 +172,12 @@ std::vector<Field> terms() {
                    "turn, so that weights are as cold as in the plan; calibration times it."),
       term("sentinel", "A fixed piece of arithmetic, timed around what is measured: if it takes "
                        "longer, the machine has changed."),
+      term("search", "All legal plans for a model, a batch and a cluster, sorted out by the least "
+                     "that they hold, simulated, and put in order: `stepcast search`."),
+      term("pareto front", "The plans that fit and that no other one beats: none is better in step "
+                           "time, peak memory or device time without being worse in another.",
+           "What is on it is a matter of taste; what is not, is not."),
+      term("tie", "Plans whose ranges overlap: published runs do not say which of them is faster."),
       term("data sheet", "The vendor's peak rates; this program applies published efficiencies.")};
 }
 

@@ -15,7 +15,7 @@
 #include "tools/forecast/table.h"
 #include "tools/whatif/devices.h"
 #include "tools/whatif/framework.h"
-#include "tools/whatif/whatif.h"
+#include "tools/whatif/references.h"
 
 namespace stepcast {
 namespace {

@@ -39,12 +39,9 @@ void keep_global_batch(const Plan& plan, std::vector<std::string>& sets) {
   if (plan.micro_batches() == 1) sets.push_back(set_text("batch.global", plan.global_batch));
 }
 
-// Where counts of layers would not be equal, an interleaved plan has to balance its chunks.
 void lay_out_again(const Plan& plan, const Model& model, std::int64_t pipeline,
                    std::int64_t virtual_stages, std::vector<std::string>& sets) {
-  const std::int64_t chunks = pipeline * virtual_stages;
-  const bool uneven = virtual_stages > 1 && model.layers % chunks != 0;
-  if (plan.layout == StageLayout::kGiven || (plan.layout == StageLayout::kEven && uneven)) {
+  if (has_to_balance(plan.layout, model, pipeline, virtual_stages)) {
     sets.push_back("parallel.stages=balanced");
   }
 }
@@ -167,14 +164,6 @@ struct Tried {
   bool fits = false;
 };
 
-Bytes peak_of(const Report& report) {
-  Bytes peak;
-  for (const StageMemory& stage : report.footprint.stages) {
-    peak = std::max(peak, stage.device_total());
-  }
-  return peak;
-}
-
 // `second` after `first`: one value a path, the later one.
 std::vector<std::string> merged(std::vector<std::string> first,
                                 const std::vector<std::string>& second) {
@@ -188,7 +177,8 @@ std::vector<std::string> merged(std::vector<std::string> first,
 
 class Search {
  public:
-  Search(const WhatIf& what_if, const Forecast& now) : what_if_(what_if) {
+  Search(const WhatIf& what_if, const Forecast& now)
+      : question_(Document{"what-if", what_if.resolved, {}}) {
     std::int64_t each = std::max<std::int64_t>(1, now.report.timeline.instructions);
     for (const Program& program : now.job.programs) {
       each += kCallCost * std::ssize(program.schedule);
@@ -205,16 +195,11 @@ class Search {
   std::optional<Tried> attempt(const Change& change) {
     if (exhausted()) return std::nullopt;
     try {
-      Document document{"what-if", what_if_.resolved, {}};
-      for (const std::string& set : change.sets) {
-        const std::size_t equals = set.find('=');
-        set_value(document, set.substr(0, equals), set.substr(equals + 1));
-      }
-      const WhatIf changed = read_what_if(document, ".");
+      const WhatIf changed = question_.with(change.sets);
       if (!seen_.insert(changed.resolved.dump()).second) return std::nullopt;
       const Report report = forecast(changed).report;
       ++simulated_;
-      const Bytes peak = peak_of(report);
+      const Bytes peak = device_peak(report.footprint);
       return Tried{change, changed.plan, {change.sets, report.timeline.step, peak},
                    peak <= report.capacity};
     } catch (const Error&) {
@@ -223,7 +208,7 @@ class Search {
   }
 
  private:
-  const WhatIf& what_if_;
+  WhatIfFile question_;
   std::set<std::string> seen_;
   int budget_ = 0;
   int simulated_ = 0;
@@ -274,6 +259,12 @@ std::vector<Suggestion> best(const std::vector<Tried>& tried, Seconds limit, std
 
 }  // namespace
 
+bool has_to_balance(StageLayout layout, const Model& model, std::int64_t pipeline,
+                    std::int64_t virtual_stages) {
+  const bool uneven = virtual_stages > 1 && model.layers % (pipeline * virtual_stages) != 0;
+  return layout == StageLayout::kGiven || (layout == StageLayout::kEven && uneven);
+}
+
 std::vector<Change> changes_of(const Plan& plan, const Model& model) {
   std::vector<Change> changes;
   add_memory(plan, changes);
@@ -286,7 +277,7 @@ std::vector<Change> changes_of(const Plan& plan, const Model& model) {
 
 Advice advise(const WhatIf& what_if, const Forecast& now) {
   Advice advice;
-  advice.fits = peak_of(now.report) <= now.report.capacity;
+  advice.fits = device_peak(now.report.footprint) <= now.report.capacity;
   Search search(what_if, now);
   std::vector<Tried> tried;
   for (const Change& change : changes_of(what_if.plan, what_if.model)) {

@@ -30,6 +30,11 @@ struct Advice {
 // `now` is the forecast of `what_if`. Makes at most 60 more, fewer where each is much work.
 Advice advise(const WhatIf& what_if, const Forecast& now);
 
+// Whether a plan that is cut in so many stages now has to be laid out as "balanced": a list is of
+// the old stages, and an interleaved plan cannot be even where layers do not divide.
+bool has_to_balance(StageLayout layout, const Model& model, std::int64_t pipeline,
+                    std::int64_t virtual_stages);
+
 // A plan that differs by one step from this one, under a name that is the same for every plan.
 struct Change {
   std::string name;               // "tensor x 2"

@@ -43,10 +43,37 @@ void set_utilisation(const WhatIf& what_if, const Job& job, Report& report) {
   report.hfu = performed_flops(job) / peak;
 }
 
+Job lowered(const WhatIf& what_if) {
+  return lower(transformer(what_if.model, what_if.plan), what_if.plan);
+}
+
+// Nothing is simulated or executed that does not verify.
+void check_verifies(const Job& job) {
+  const std::string fault = verify(job);
+  STEPCAST_CHECK(fault.empty(), fault);
+}
+
+Timeline timeline_of(const WhatIf& what_if, const Job& job, const ForecastOptions& options) {
+  const Prices prices = price(job, what_if.cluster);
+  SimulateOptions simulate_options;
+  simulate_options.ranks = prices.slow.empty() ? options.ranks : Ranks::kAll;
+  simulate_options.trace = options.trace;
+  return simulate(job, prices, simulate_options);
+}
+
 }  // namespace
 
 MemoryOptions memory_options(const Plan& plan) {
-  return {plan.expandable_segments, plan.blas_workspace};
+  MemoryOptions options;
+  options.expandable_segments = plan.expandable_segments;
+  options.blas_workspace = plan.blas_workspace;
+  return options;
+}
+
+Bytes device_peak(const Footprint& footprint) {
+  Bytes peak;
+  for (const StageMemory& stage : footprint.stages) peak = std::max(peak, stage.device_total());
+  return peak;
 }
 
 Flops performed_flops(const Job& job) {
@@ -70,21 +97,26 @@ Flops performed_flops(const Job& job) {
   return stages * (job.mesh.ranks() / job.mesh.stages());
 }
 
+Outline outline(const WhatIf& what_if, Bytes limit) {
+  const Job job = lowered(what_if);
+  MemoryOptions live = memory_options(what_if.plan);
+  live.replay = false;
+  Outline result;
+  result.least = device_peak(account(job, what_if.cluster, live));
+  if (result.least > limit) return result;
+  check_verifies(job);
+  result.step = timeline_of(what_if, job, {}).step;
+  return result;
+}
+
 Forecast forecast(const WhatIf& what_if, const ForecastOptions& options) {
   Forecast result;
-  result.job = lower(transformer(what_if.model, what_if.plan), what_if.plan);
+  result.job = lowered(what_if);
   const Job& job = result.job;
-  const std::string fault = verify(job);
-  STEPCAST_CHECK(fault.empty(), fault);
-
-  const Prices prices = price(job, what_if.cluster);
-  SimulateOptions simulate_options;
-  simulate_options.ranks = prices.slow.empty() ? options.ranks : Ranks::kAll;
-  simulate_options.trace = options.trace;
-
+  check_verifies(job);
   Report& report = result.report;
   report.config = what_if.resolved;
-  report.timeline = simulate(job, prices, simulate_options);
+  report.timeline = timeline_of(what_if, job, options);
   report.footprint = account(job, what_if.cluster, memory_options(what_if.plan));
   report.traffic = count_traffic(job);
   report.capacity = what_if.cluster.device.memory;

@@ -7,6 +7,7 @@
 //   HFU = FLOPs of the kernels that run / (step x peak): recomputed and elementwise work included.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,17 @@ Forecast forecast(const WhatIf& what_if, const ForecastOptions& options = {});
 
 // What a plan says of the allocator.
 MemoryOptions memory_options(const Plan& plan);
+
+// What a device of the fullest stage holds.
+Bytes device_peak(const Footprint& footprint);
+
+// What sorts out many plans at a tenth of the cost of forecasting them.
+struct Outline {
+  Bytes least;                   // a device of the fullest stage holds this or more
+  std::optional<Duration> step;  // of the forecast; nothing where `least` is beyond the limit
+};
+// Throws Error for an illegal plan.
+Outline outline(const WhatIf& what_if, Bytes limit);
 
 // FLOPs of the matrix products and attention that all ranks of the Job perform in a step.
 Flops performed_flops(const Job& job);

@@ -39,34 +39,19 @@ std::string indented(const std::string& lines) {
   return out;
 }
 
-// Where the word that begins at `start` ends; a number and its unit ("2.74 s") are one word.
+// Where the word that begins at `start` ends; a number and its unit ("2.74 s") are one word, and so
+// are a flag and its value ("--set recompute=full").
 std::size_t word_end(const std::string& text, std::size_t start) {
   const auto is = [&](std::size_t at, const char* set) {
     return at < text.size() && std::string_view(set).find(text[at]) != std::string_view::npos;
   };
   std::size_t end = std::min(text.find(' ', start), text.size());
+  if (text.compare(start, 6, "--set ") == 0) return std::min(text.find(' ', end + 1), text.size());
   if (end > start && is(end - 1, "0123456789") && is(end + 1, "smunkMGTPB%")) {
     const std::size_t unit = std::min(text.find(' ', end + 1), text.size());
     if (unit - end <= 4) end = unit;
   }
   return end;
-}
-
-// Breaks at blanks; further lines are indented.
-std::string wrapped(const std::string& text, std::string_view indent) {
-  std::string out, line;
-  for (std::size_t start = 0; start < text.size();) {
-    const std::size_t end = word_end(text, start);
-    const std::string word = text.substr(start, end - start);
-    if (!line.empty() && line.size() + 1 + word.size() > kTableColumns) {
-      out += line + "\n";
-      line = std::string(indent) + word;
-    } else {
-      line += (start == 0 ? "" : " ") + word;
-    }
-    start = end + 1;
-  }
-  return out + line + "\n";
 }
 
 // ----------------------------------------------------------------------------------- the heading
@@ -395,6 +380,22 @@ std::string advice_section(const Advice& advice) {
 }
 
 }  // namespace
+
+std::string wrapped(const std::string& text, std::string_view indent) {
+  std::string out, line;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = word_end(text, start);
+    const std::string word = text.substr(start, end - start);
+    if (!line.empty() && line.size() + 1 + word.size() > kTableColumns) {
+      out += line + "\n";
+      line = std::string(indent) + word;
+    } else {
+      line += (start == 0 ? "" : " ") + word;
+    }
+    start = end + 1;
+  }
+  return out + line + "\n";
+}
 
 std::string align(const std::vector<std::vector<std::string>>& rows, std::string_view left) {
   std::vector<std::size_t> widths;

@@ -33,4 +33,8 @@ std::string write_table(const WhatIf& what_if, const Json& report,
 // aligned unless `left` has an 'l' at its place ("lrr"). Lines do not end in blanks.
 std::string align(const std::vector<std::vector<std::string>>& rows, std::string_view left);
 
+// Lines of at most 100 columns, broken at blanks; further lines begin with `indent`. A number and
+// its unit stay together, --set and its value too, and so does a longer word.
+std::string wrapped(const std::string& text, std::string_view indent);
+
 }  // namespace stepcast

@@ -33,7 +33,7 @@ struct Run {
 void set(std::span<const double> values, Device& device) {
   device.kernels.matrix.efficiency = values[0];
   device.kernels.memory = values[1];
-  device.kernels.attention_sustained = values[2];
+  for (auto& [name, attention] : device.kernels.attention) attention.sustained = values[2];
 }
 
 // By source, in the order of the file: the what-ifs with what was measured.
@@ -130,7 +130,7 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
       {"matrix.efficiency", device.kernels.matrix.efficiency, 0.2, 1},
       {"memory", std::clamp(device.kernels.memory, kMemoryLeast, kMemoryMost), kMemoryLeast,
        kMemoryMost},
-      {"attention_sustained", std::max(device.kernels.attention_sustained, kAttentionLeast),
+      {"attention.sustained", std::max(device.kernels.usual().sustained, kAttentionLeast),
        kAttentionLeast, 1}};
   const SourceFit fitted = fit_by_source(parameters, measured, source_of, predict);
 
@@ -144,7 +144,9 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
       1.0, three_digits(matrix.burst * device.kernels.matrix.efficiency / matrix.efficiency));
   result.device.kernels.matrix.basis = Basis::kFitted;
   result.device.kernels.memory_basis = Basis::kFitted;
-  result.device.kernels.sustained_basis = Basis::kFitted;
+  for (auto& [name, attention] : result.device.kernels.attention) {
+    attention.basis = Basis::kFitted;
+  }
   std::size_t source = 0;
   for (const auto& [name, asked] : questions) {
     result.sources.push_back(name);

@@ -1,6 +1,6 @@
 // Fitting what kernels alone do not fix to published training runs: how fast products are that
 // follow each other for hours, which share of the memory's bandwidth a framework's small kernels
-// reach, and which share of its rate on a rested device attention keeps. Three numbers of a device,
+// reach, and which share of a benchmark's rate attention keeps. Three numbers of a device,
 // never one of a row or of a framework.
 #pragma once
 

@@ -236,7 +236,7 @@ int import_runs(const ImportArguments& a) {
   profile.device = device.name;
   profile.basis = Basis::kFitted;
   profile.provenance["runs"] =
-      fmt::format("matrix.efficiency, memory and attention_sustained by stepcast import runs, "
+      fmt::format("matrix.efficiency, memory and attention.sustained by stepcast import runs, "
                   "on {}",
                   fmt::join(fitted.sources, ", "));
   profile.provenance.erase("matrix");
@@ -246,8 +246,8 @@ int import_runs(const ImportArguments& a) {
                            fitted.residuals.end());
   write_file(a.out, write_profile(profile).dump(2) + "\n");
   const Kernels& kernels = fitted.device.kernels;
-  fmt::print(stderr, "matrix.efficiency {:.3f}, memory {:.3f}, attention_sustained {:.3f}\n",
-             kernels.matrix.efficiency, kernels.memory, kernels.attention_sustained);
+  fmt::print(stderr, "matrix.efficiency {:.3f}, memory {:.3f}, attention.sustained {:.3f}\n",
+             kernels.matrix.efficiency, kernels.memory, kernels.usual().sustained);
   for (const Residual& r : fitted.residuals) {
     fmt::print(stderr, "{}: {} rows, median error {:.1f} %, bias {:+.1f} %; left out {:.1f} %, "
                        "{:+.1f} %\n",

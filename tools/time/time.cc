@@ -18,7 +18,7 @@
 #include "tools/forecast/table.h"
 #include "tools/time/flows.h"
 #include "tools/whatif/devices.h"
-#include "tools/whatif/whatif.h"
+#include "tools/whatif/references.h"
 
 namespace stepcast {
 namespace {

@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <exception>
 #include <iterator>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
 #include "tools/base/files.h"
+#include "tools/base/parallel.h"
 #include "tools/forecast/fidelity.h"
 #include "tools/validate/causes.h"
 #include "tools/validate/error_classes.h"
@@ -79,29 +77,13 @@ std::vector<ValidationRow> validate_rows(const std::vector<PlacedRow>& rows,
   const std::vector<MissCause> causes = shipped_causes();
   std::vector<ValidationRow> results(rows.size());
   const std::size_t blocks = (rows.size() + kBlock - 1) / kBlock;
-  std::vector<std::exception_ptr> troubles(blocks);
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    RunForecasts known;
-    for (std::size_t block = next++; block < blocks; block = next++) {
-      try {
-        for (std::size_t i = block * kBlock; i < std::min((block + 1) * kBlock, rows.size()); ++i) {
-          results[i] = validate_row(rows[i].row, rows[i].place, shipped, known);
-          results[i].cause = cause_of(rows[i].row, results[i], causes);
-        }
-      } catch (...) {
-        troubles[block] = std::current_exception();
-      }
+  std::vector<RunForecasts> known(threads_at_hand());
+  in_parallel(blocks, known.size(), [&](std::size_t block, std::size_t thread) {
+    for (std::size_t i = block * kBlock; i < std::min((block + 1) * kBlock, rows.size()); ++i) {
+      results[i] = validate_row(rows[i].row, rows[i].place, shipped, known[thread]);
+      results[i].cause = cause_of(rows[i].row, results[i], causes);
     }
-  };
-  const std::size_t most = std::max(1U, std::thread::hardware_concurrency());
-  std::vector<std::jthread> threads;
-  for (std::size_t t = 1; t < std::min(most, blocks); ++t) threads.emplace_back(work);
-  work();
-  threads.clear();  // joins them
-  for (const std::exception_ptr& trouble : troubles) {
-    if (trouble) std::rethrow_exception(trouble);
-  }
+  });
   return results;
 }
 

@@ -1,6 +1,4 @@
-// A what-if is a document that refers to others: a model, a cluster, the cluster's device. Each is
-// read with its own file's name, so that an error in a device file names the device file, not the
-// what-if that led there. Relative paths start from the file that they stand in.
+// A what-if is a document that refers to others (references.h), and says the rest itself.
 //
 // `resolved` is written from what was read, not from the text: reading it again gives the same
 // model, plan and cluster, hence the same text. The cost is that of the JSON: linear.
@@ -10,191 +8,19 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
 #include "tools/base/files.h"
-#include "tools/whatif/devices.h"
-#include "tools/whatif/framework.h"
-#include "tools/whatif/machine.h"
+#include "tools/whatif/references.h"
 #include "tools/whatif/software.h"
 
 namespace stepcast {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr double kTokensMax = 1e18;  // a thousand times what anybody has trained on
-
-bool is_path(std::string_view name) {
-  return name.find('/') != std::string_view::npos || name.ends_with(".json");
-}
-
-std::string directory_of(const std::string& path) {
-  const std::string directory = fs::path(path).parent_path().string();
-  return directory.empty() ? "." : directory;
-}
-
-// A config of that kind, or a path from `base`. `place` is where it was named.
-std::string named_file(const std::string& name, const std::string& kind, const std::string& base,
-                       std::string_view place) {
-  if (!is_path(name)) return find_config(kind, name, place);
-  const fs::path path(name);
-  const std::string found =
-      path.is_absolute() || base == "." ? name : (fs::path(base) / path).string();
-  std::error_code trouble;
-  if (!fs::is_regular_file(found, trouble)) {
-    throw Error(place, fmt::format("there is no file \"{}\"", found));
-  }
-  return found;
-}
-
-// The file that `key` of `object` names.
-std::string referenced_file(const Object& object, std::string_view key, const std::string& kind,
-                            const std::string& base) {
-  return named_file(object.string(key), kind, base, object.place(key));
-}
-
-// ------------------------------------------------------------------------------------ the model
-
-// "llama3.1-8b" of ".../llama3.1-8b.json"; Hugging Face calls every file config.json, and there the
-// directory is what tells them apart.
-std::string model_name_of(const std::string& file) {
-  const fs::path path(file);
-  if (path.stem() != "config") return path.stem().string();
-  const std::string directory = fs::absolute(path).parent_path().filename().string();
-  return directory.empty() ? "model" : directory;
-}
-
-Model find_model(const Object& root, const std::string& base) {
-  if (!root.has("model")) root.fail("model", "\"model\" is missing: a name, a path or an object");
-  if (root.at("model").is_object()) return read_model(root.object("model"), "model");
-  const std::string file = referenced_file(root, "model", "models", base);
-  const Document document = parse_json(read_file(file), file);
-  return read_model(Object(document), model_name_of(file));
-}
-
-// ---------------------------------------------------------------------------------- the cluster
-
-// A cluster, and by which name or path its device is found again.
-struct FoundCluster {
-  Cluster cluster;
-  std::string device;
-};
-
-// What `key` of `object` names. A path is kept absolute: it must be found again from anywhere.
-FoundCluster read_cluster_object(const Object& object, const std::string& base,
-                                 const Profile* profile) {
-  const std::string file = referenced_file(object, "device", "devices", base);
-  const std::string name = object.string("device");
-  Cluster cluster = read_cluster(object, load_device(file, profile));
-  return {std::move(cluster), is_path(name) ? fs::absolute(file).string() : name};
-}
-
-// Whether `name` stands for standard boxes; if so, which.
-bool names_standard_boxes(const std::string& name, std::string& device, int& nodes,
-                          int& devices_per_node) {
-  if (is_path(name) || !split_cluster_name(name, device, nodes, devices_per_node)) return false;
-  // A file may bear such a name as well ("aws-p4d-16x8"): it says more, so it goes first.
-  const std::vector<std::string> files = config_names("clusters");
-  return std::find(files.begin(), files.end(), name) == files.end();
-}
-
-FoundCluster read_cluster_name(const Object& root, const std::string& base,
-                               const Profile* profile) {
-  const std::string name = root.string("cluster");
-  std::string device;
-  int nodes = 0, devices_per_node = 0;
-  if (names_standard_boxes(name, device, nodes, devices_per_node)) {
-      const std::string file = find_config("devices", device, root.place("cluster"));
-      try {
-        return {standard_cluster(load_device(file, profile), nodes, devices_per_node), device};
-      } catch (const Error& error) {
-        if (error.where().starts_with(file)) throw;
-        root.fail("cluster", error.message());
-      }
-  }
-  const std::string file = referenced_file(root, "cluster", "clusters", base);
-  const Document document = parse_json(read_file(file), file);
-  return read_cluster_object(Object(document), directory_of(file), profile);
-}
-
-// Writes out a cluster that is given by its name, so that --set cluster.KEY can change it.
-void write_out_cluster(Document& document, const std::string& base) {
-  if (!document.root.is_object() || !document.root.contains("cluster")) return;
-  Json& cluster = document.root["cluster"];
-  if (!cluster.is_string()) return;
-  const std::string name = cluster.get<std::string>();
-  std::string device;
-  int nodes = 0, devices_per_node = 0;
-  if (names_standard_boxes(name, device, nodes, devices_per_node)) {
-    cluster = Json{{"device", device}, {"nodes", nodes}, {"devices_per_node", devices_per_node}};
-    return;
-  }
-  const std::string file = referenced_file(Object(document), "cluster", "clusters", base);
-  Json written = parse_json(read_file(file), file).root;
-  if (!written.is_object()) return;  // the reader says so, with the file's name
-  if (const auto at = written.find("device"); at != written.end() && at->is_string()) {
-    const std::string path = at->get<std::string>();
-    if (is_path(path)) *at = fs::absolute(fs::path(directory_of(file)) / path).string();
-  }
-  cluster = std::move(written);
-}
-
-FoundCluster found_cluster(const Object& root, const std::string& base, const Profile* profile) {
-  if (!root.has("cluster")) {
-    root.fail("cluster", "\"cluster\" is missing: a name such as \"h100-sxm-4x8\", a path or an "
-                         "object with \"device\"");
-  }
-  if (root.at("cluster").is_object()) {
-    return read_cluster_object(root.object("cluster"), base, profile);
-  }
-  return read_cluster_name(root, base, profile);
-}
-
-// --------------------------------------------------------------------------------- the profile
-
-// A profile, and as it is written in the resolved file: a path is kept absolute, none is null.
-struct FoundProfile {
-  std::shared_ptr<const Profile> profile;
-  Json name;
-  Basis basis = Basis::kMeasured;  // how what was timed in it counts
-};
-
-// What was timed on another machine is no measurement of this one, but may be asked for as the next
-// best thing.
-std::shared_ptr<const Profile> as_asked(const Object& root, std::shared_ptr<const Profile> profile,
-                                        Basis basis) {
-  if (profile->basis != Basis::kMeasured) return profile;
-  if (basis == Basis::kInterpolated) {
-    Profile other = *profile;
-    other.basis = basis;
-    return std::make_shared<const Profile>(std::move(other));
-  }
-  const std::string difference = machine_difference(*profile, machine_texts());
-  if (difference.empty()) return profile;
-  root.fail("profile", fmt::format("{} was measured on another machine: {}; measure this one with "
-                                   "`stepcast calibrate`, or take its times with "
-                                   "\"profile_basis\": \"interpolated\"",
-                                   profile->name, difference));
-}
-
-FoundProfile found_profile(const Object& root, const std::string& base) {
-  root.touch("profile");
-  const Basis basis =
-      root.word("profile_basis", Basis::kMeasured,
-                {{std::string(basis_name(Basis::kMeasured)), Basis::kMeasured},
-                 {std::string(basis_name(Basis::kInterpolated)), Basis::kInterpolated}});
-  if (!root.has("profile")) return {nullptr, Json(), basis};
-  const std::string name = root.string("profile"), place = root.place("profile");
-  const Json kept = is_path(name)
-                        ? fs::absolute(named_file(name, "profiles", base, place)).string()
-                        : name;
-  return {as_asked(root, find_profile(name, place, base), basis), kept, basis};
-}
 
 // What is not known is null, which reads as the device's: not known either.
 Json known_bandwidth(Bandwidth bandwidth) {
@@ -229,22 +55,6 @@ Json choose_attention(const Object& root, bool asked, Device& device) {
   }
   device.kernels.usual_attention = name;
   return name;
-}
-
-// -------------------------------------------------------------------------------- the framework
-
-// The document with the defaults of the framework that it names, or as it is. A path is kept
-// absolute.
-Document filled_in(const Document& document, const std::string& base) {
-  const Object root(document);
-  root.touch("framework");
-  if (!root.has("framework")) return document;
-  const std::string name = root.string("framework"), place = root.place("framework");
-  const std::string file = named_file(name, "frameworks", base, place);
-  Document filled = document;
-  fill_in(find_framework(file, place), filled.root);
-  if (is_path(name)) filled.root["framework"] = fs::absolute(file).string();
-  return filled;
 }
 
 // Bandwidths are written as they are achieved, so the efficiencies are 1.
@@ -368,42 +178,8 @@ Json resolve(const WhatIf& what_if, const FoundCluster& cluster, const FoundProf
   return json;
 }
 
-}  // namespace
-
-Cluster find_cluster(const Object& what_if, const std::string& base) {
-  return found_cluster(what_if, base, nullptr).cluster;
-}
-
-std::shared_ptr<const Profile> find_profile(const std::string& name, std::string_view place,
-                                            const std::string& base) {
-  const std::string file = named_file(name, "profiles", base, place);
-  return std::make_shared<const Profile>(read_profile(parse_json(read_file(file), file)));
-}
-
-WhatIf read_what_if(const Document& given, const std::string& base) {
-  const Document document = filled_in(given, base);
-  const Object root(document);
-  // All keys first: a misspelt section is the cause of what else would look wrong.
-  for (const char* key : {"name",      "framework",        "model",         "cluster",
-                          "profile",   "profile_basis",    "batch",         "parallel",
-                          "sharding",  "recompute",        "precision",     "vocabulary_multiple",
-                          "attention", "attention_kernel", "softmax",       "loss",
-                          "dropout",   "dropout_rate",     "fusion",        "clip_gradients",
-                          "host",      "allocator",        "deterministic", "filled",
-                          "buffers",   "expect",           "train"}) {
-    root.touch(key);
-  }
-  root.done();
-
-  WhatIf what_if;
-  what_if.model = find_model(root, base);
-  FoundProfile profile = found_profile(root, base);
-  FoundCluster cluster = found_cluster(root, base, profile.profile.get());
-  if (profile.profile) use_profile(cluster.cluster, profile.profile, root.place("profile"));
-  const bool asked = Object(given).has("attention_kernel");
-  Json kernel = choose_attention(root, asked, cluster.cluster.device);
-  read_software(root, profile.profile.get(), cluster.cluster.device);
-  what_if.cluster = cluster.cluster;
+// What the plan has no part in.
+void read_common(const Object& root, WhatIf& what_if) {
   what_if.name =
       root.string("name", fmt::format("{} on {}", what_if.model.name, what_if.cluster.name));
   // It is printed as it is: nothing in it may move a terminal.
@@ -414,17 +190,29 @@ WhatIf read_what_if(const Document& given, const std::string& base) {
   }
   read_expect(root, what_if);
   read_train(root, what_if);
+}
+
+// REQUIRES: the document has these references.
+WhatIf read_rest(Document document, const References& references) {
+  const bool asked = Object(document).has("attention_kernel");
+  fill_in(references.framework, document);
+  const Object root(document);
+  check_keys(root);
+  WhatIf what_if;
+  what_if.model = references.model;
+  what_if.cluster = references.cluster.cluster;
+  Json kernel = choose_attention(root, asked, what_if.cluster.device);
+  read_software(root, references.profile.profile.get(), what_if.cluster.device);
+  read_common(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
   suit_device(root, what_if.plan, what_if.cluster.device);
-  what_if.resolved = resolve(what_if, cluster, profile, root);
+  what_if.resolved = resolve(what_if, references.cluster, references.profile, root);
   what_if.resolved["attention_kernel"] = std::move(kernel);
   return what_if;
 }
 
-WhatIf read_what_if(const std::string& path, const std::vector<std::string>& sets) {
-  const std::string file = path == "-" ? "stdin" : path;
-  Document document = parse_json(read_file(path), file);
-  const std::string base = path == "-" ? "." : directory_of(path);
+// As --set does.
+void set_values(Document& document, const std::string& base, const std::vector<std::string>& sets) {
   for (const std::string& set : sets) {
     if (set.starts_with("cluster.")) write_out_cluster(document, base);
     const std::size_t equals = set.find('=');
@@ -434,7 +222,55 @@ WhatIf read_what_if(const std::string& path, const std::vector<std::string>& set
     set_value(document, std::string_view(set).substr(0, equals),
               std::string_view(set).substr(equals + 1));
   }
-  return read_what_if(document, base);
+}
+
+std::string base_of(const std::string& path) { return path == "-" ? "." : directory_of(path); }
+
+Document read_document(const std::string& path, const std::vector<std::string>& sets) {
+  Document document = parse_json(read_file(path), path == "-" ? "stdin" : path);
+  set_values(document, base_of(path), sets);
+  return document;
+}
+
+}  // namespace
+
+WhatIf read_what_if(const Document& document, const std::string& base) {
+  return read_rest(document, read_references(document, base));
+}
+
+WhatIf read_what_if(const std::string& path, const std::vector<std::string>& sets) {
+  return read_what_if(read_document(path, sets), base_of(path));
+}
+
+WhatIfFile::WhatIfFile(Document document, std::string base)
+    : document_(std::move(document)),
+      base_(std::move(base)),
+      references_(std::make_shared<const References>(read_references(document_, base_))) {
+  common_.model = references_->model;
+  common_.cluster = references_->cluster.cluster;
+  read_common(Object(document_), common_);
+}
+
+WhatIfFile::WhatIfFile(const std::string& path, const std::vector<std::string>& sets)
+    : WhatIfFile(read_document(path, sets), base_of(path)) {}
+
+WhatIf WhatIfFile::with(const std::vector<std::string>& sets) const {
+  Document document = document_;
+  set_values(document, base_, sets);
+  if (refers_to(document, *references_)) return read_rest(std::move(document), *references_);
+  return read_what_if(document, base_);
+}
+
+WhatIfFile WhatIfFile::changed(const std::vector<std::string>& sets) const {
+  Document document = document_;
+  set_values(document, base_, sets);
+  return WhatIfFile(std::move(document), base_);
+}
+
+Json WhatIfFile::filled_in() const {
+  Document document = document_;
+  fill_in(references_->framework, document);
+  return std::move(document.root);
 }
 
 }  // namespace stepcast

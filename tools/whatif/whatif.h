@@ -13,7 +13,6 @@
 #include "models/plan.h"
 #include "sim/base/json.h"
 #include "sim/hardware/hardware.h"
-#include "sim/hardware/profile.h"
 
 namespace stepcast {
 
@@ -34,12 +33,32 @@ WhatIf read_what_if(const std::string& path, const std::vector<std::string>& set
 // The same from a parsed document: `base` is the directory that relative paths start from.
 WhatIf read_what_if(const Document& document, const std::string& base);
 
-// A cluster by name ("h100-sxm-128x8", a file under configs/clusters, a path) or object.
-Cluster find_cluster(const Object& what_if, const std::string& base);
+struct References;  // what it names by name or path (references.h)
 
-// A profile by name (a file under configs/profiles) or path, relative to `base`. `place` is where
-// it was named. Throws Error.
-std::shared_ptr<const Profile> find_profile(const std::string& name, std::string_view place,
-                                            const std::string& base);
+// A what-if that is asked again and again with other plans: its files (model, cluster, device,
+// profile, framework) are read once, and again only for a change that concerns them. Any number of
+// threads may ask.
+class WhatIfFile {
+ public:
+  // As read_what_if(). Throws Error for the files, the keys that name them and common().
+  WhatIfFile(const std::string& path, const std::vector<std::string>& sets);
+  explicit WhatIfFile(Document document, std::string base = ".");
+
+  // As read_what_if(), given these changes in the end. Throws Error.
+  WhatIf with(const std::vector<std::string>& sets = {}) const;
+  WhatIfFile changed(const std::vector<std::string>& sets) const;
+
+  // As it was written, and with its framework's defaults.
+  const Json& written() const { return document_.root; }
+  Json filled_in() const;
+  // All but the plan, `resolved`, and what the software makes of the device.
+  const WhatIf& common() const { return common_; }
+
+ private:
+  Document document_;
+  std::string base_;
+  std::shared_ptr<const References> references_;
+  WhatIf common_;
+};
 
 }  // namespace stepcast

@@ -73,12 +73,12 @@ TEST(Kernels, WhatIsWrittenReadsBackTheSame) {
   const Device device = with(
       R"({"memory": 0.85,
           "matrix": {"efficiency": 0.49, "burst": 1.26, "burst_time": "275.8 us", "fp8": 0.9},
-          "attention": {"flash2": {"forward": 0.72, "narrow": 26.8}}, "usual_attention": "flash2",
-          "attention_sustained": 0.93,
+          "attention": {"flash2": {"forward": 0.72, "narrow": 26.8, "sustained": 0.93}},
+          "usual_attention": "flash2",
           "collectives": {"start": "21.6 us", "ring_copy": 0.4, "node_latency": "7.991 us"}})");
   const Json written = kernels_json(device, Basis::kFitted);
   EXPECT_EQ(kernels_json(with(written.dump()), Basis::kFitted), written);
-  EXPECT_EQ(written["attention_sustained"], 0.93);
+  EXPECT_EQ(written["attention"]["flash2"]["sustained"], 0.93);
   EXPECT_TRUE(kernels_json(plain_device(), Basis::kFitted).empty());
 }
 
@@ -89,8 +89,8 @@ TEST(Kernels, SaysWhereANumberIsWrong) {
   EXPECT_THAT(fault(R"({"matrix": {"burst": 0.5}})"), ::testing::HasSubstr("matrix.burst"));
   EXPECT_THAT(fault(R"({"collectives": {"start": "-1 us"}})"),
               ::testing::HasSubstr("collectives.start"));
-  EXPECT_THAT(fault(R"({"attention_sustained": 1.1})"),
-              ::testing::HasSubstr("profile.json:1: attention_sustained"));
+  EXPECT_THAT(fault(R"({"attention": {"flash2": {"sustained": 1.1}}})"),
+              ::testing::HasSubstr("profile.json:1: attention.flash2.sustained"));
   EXPECT_THAT(fault(R"({"usual_attention": "flash7"})"),
               ::testing::HasSubstr("names no implementation"));
 }

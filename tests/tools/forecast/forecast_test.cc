@@ -82,6 +82,26 @@ TEST(Forecast, TakesLongerWithASlowDeviceAndSimulatesEveryRank) {
   EXPECT_GT(slow.timeline.step, plain.timeline.step);
 }
 
+// An outline is of the very forecast: its step, and its memory but for what the allocator caches.
+TEST(Forecast, HasAnOutlineOfItsStepAndTheLeastItHolds) {
+  const std::vector<std::vector<std::string>> plans = {
+      {}, {"sharding.zero=3", "recompute=full"}, {"parallel.pipeline=1", "parallel.data=8"}};
+  for (const std::vector<std::string>& sets : plans) {
+    const WhatIf what_if = small_what_if(sets);
+    const Report report = forecast(what_if).report;
+    const Outline found = outline(what_if, report.capacity);
+    EXPECT_EQ(found.step, report.timeline.step);
+    Bytes least;
+    for (const StageMemory& stage : report.footprint.stages) {
+      least = std::max(least, stage.peak + stage.communicators + stage.context);
+    }
+    EXPECT_EQ(found.least, least);
+    EXPECT_LT(least, device_peak(report.footprint));
+    EXPECT_EQ(outline(what_if, least).step, report.timeline.step);
+    EXPECT_FALSE(outline(what_if, least - Bytes(1)).step);
+  }
+}
+
 TEST(Forecast, KeepsSpansOnlyIfAskedTo) {
   ForecastOptions options;
   EXPECT_TRUE(forecast(small_what_if(), options).report.timeline.trace.spans.empty());

@@ -62,13 +62,13 @@ TEST(FitRuns, FindsTheDeviceThatMadeTheRuns) {
   const double rested = efficiency * start.kernels.matrix.burst;
   start.kernels.matrix.efficiency *= 0.8;
   start.kernels.matrix.burst /= 0.8;
-  const double sustained = start.kernels.attention_sustained;
-  start.kernels.attention_sustained = 0.85;
+  const double sustained = start.kernels.usual().sustained;
+  for (auto& [name, attention] : start.kernels.attention) attention.sustained = 0.85;
   const FittedRuns fitted = fit_runs(start, rows, shipped());
   const MatrixKernels& matrix = fitted.device.kernels.matrix;
   EXPECT_NEAR(matrix.efficiency / efficiency, 1, 0.02);
   EXPECT_NEAR(matrix.burst * matrix.efficiency / rested, 1, 0.01);
-  EXPECT_NEAR(fitted.device.kernels.attention_sustained, sustained, 0.02);
+  EXPECT_NEAR(fitted.device.kernels.usual().sustained, sustained, 0.02);
   ASSERT_EQ(fitted.residuals.size(), 2U);
   EXPECT_EQ(fitted.residuals[0].rows, "runs a");
   EXPECT_EQ(fitted.residuals[0].count, 4);

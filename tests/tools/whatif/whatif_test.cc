@@ -9,6 +9,7 @@
 #include <string>
 
 #include "sim/base/error.h"
+#include "sim/hardware/profile.h"
 #include "tests/tools/small_whatif.h"
 #include "tools/base/files.h"
 #include "tools/forecast/forecast.h"
@@ -354,6 +355,42 @@ TEST(WhatIf, RefusesBf16WhereTheMatrixUnitsKnowFp16Only) {
                 HasSubstr("precision.compute: v100-sxm3 has no matrix units for bf16; use "
                           "\"fp16\""))
         << precision;
+  }
+}
+
+// A question that is kept and one that is read anew are the same, whatever is changed: also what it
+// has read already.
+TEST(WhatIfFile, AnswersAsAFileThatHasTheChanges) {
+  const WhatIfFile question{parse_json(kSmallWhatIf, "plan.json")};
+  const std::vector<std::vector<std::string>> changes = {
+      {},
+      {"parallel.pipeline=1", "parallel.data=8", "recompute=full"},
+      {"cluster.nodes=2", "parallel.data=8"},
+      {"model.layers=8"},
+      {"framework=megatron-lm-2021"},
+      {"framework=megatron-core", "parallel.tensor=2", "parallel.data=2",
+       "parallel.virtual_stages=2"},
+      {"host.launch=9 us", "fusion.gates=false", "name=other", "train.tokens=1B"}};
+  for (const std::vector<std::string>& sets : changes) {
+    SCOPED_TRACE(::testing::PrintToString(sets));
+    EXPECT_EQ(question.with(sets).resolved, small_what_if(sets).resolved);
+    EXPECT_EQ(question.changed(sets).with().resolved, small_what_if(sets).resolved);
+  }
+  EXPECT_EQ(question.changed({"train.tokens=1B"}).common().tokens, 1e9);
+}
+
+TEST(WhatIfFile, ComplainsAsAFileThatHasTheChanges) {
+  const WhatIfFile question{parse_json(kSmallWhatIf, "plan.json")};
+  for (const char* set : {"parallel.tensor=3", "parallel.tensr=2", "cluster.nodes=0", "model=none",
+                          "framework=none", "bacth.micro=2", "train.tokens=-1"}) {
+    std::string said;
+    try {
+      question.with({set});
+    } catch (const Error& error) {
+      said = error.what();
+    }
+    EXPECT_EQ(said, trouble({set}));
+    EXPECT_NE(said, "");
   }
 }
 
