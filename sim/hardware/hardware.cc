@@ -19,8 +19,8 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 29> kSourceKeys = {
-    "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
+constexpr std::array<const char*, 30> kSourceKeys = {
+    "die", "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
     "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "multiprocessors", "cache",
     "launch", "pass", "kernel_start", "streams",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
@@ -165,14 +165,15 @@ std::optional<NcclDevice> read_nccl(const Object& root) {
   }
   NcclDevice nccl;
   nccl.generation = object.word("generation", nccl.generation,
-                                {{"ampere", NcclGeneration::kAmpere},
+                                {{"volta", NcclGeneration::kVolta},
+                                 {"ampere", NcclGeneration::kAmpere},
                                  {"hopper", NcclGeneration::kHopper},
                                  {"blackwell", NcclGeneration::kBlackwell}});
   nccl.host = object.word("host", nccl.host, {{"intel", HostCpu::kIntel}, {"amd", HostCpu::kAmd}});
   nccl.link_bandwidth = positive_bandwidth(object, "link_bandwidth");
   nccl.nvls = object.boolean("nvls", false);
   nccl.code = bytes_if_any(object, "code").value_or(Bytes(0));
-  if (nccl.nvls && nccl.generation == NcclGeneration::kAmpere) {
+  if (nccl.nvls && nccl.generation < NcclGeneration::kHopper) {
     object.fail("nvls", "NVLink SHARP came with the Hopper generation");
   }
   object.done();
@@ -288,6 +289,8 @@ Device read_device(const Document& document) {
   Device device;
   device.name = root.string("name");
   device.description = root.string("description", "");
+  device.die = root.string("die", "");
+  if (device.die == device.name) root.fail("die", "must be another device, which has a profile");
   device.memory = root.bytes("memory");
   require_positive(root, "memory", static_cast<double>(device.memory.count));
   device.context_memory = bytes_if_any(root, "context_memory");

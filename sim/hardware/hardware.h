@@ -19,7 +19,7 @@
 namespace stepcast {
 
 // What NCCL's tuner asks of a device: sim/network/nccl.h chooses by it.
-enum class NcclGeneration : std::uint8_t { kAmpere, kHopper, kBlackwell };
+enum class NcclGeneration : std::uint8_t { kVolta, kAmpere, kHopper, kBlackwell };
 enum class HostCpu : std::uint8_t { kIntel, kAmd };
 struct NcclDevice {
   NcclGeneration generation = NcclGeneration::kAmpere;
@@ -62,6 +62,9 @@ struct Box {
 struct Device {
   std::string name;                       // "h100-sxm"
   std::string description;                // "NVIDIA H100 SXM5 80 GB"
+  // The device that has the same die, "" for none: what a profile knows of that one's kernels is
+  // true of this one's, too (use_die() of sim/hardware/profile.h).
+  std::string die;
   Bytes memory;                           // capacity as the framework reports it
   std::optional<Bytes> context_memory;    // driver context and loaded kernels; none: not published
   std::optional<Bytes> blas_workspace;    // of the matrix product library, for each host thread

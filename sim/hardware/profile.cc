@@ -231,6 +231,19 @@ void use_kernels(const Profile& profile, Device& device) {
   read_kernels(Object(document, "/kernels"), profile.basis, device);
 }
 
+void use_die(const Profile& profile, const Device& die, Device& device) {
+  Profile kernels;
+  kernels.basis = profile.basis;
+  kernels.file = profile.file;
+  kernels.kernels = profile.kernels;
+  const bool same_links = die.box.links == device.box.links;
+  if (!same_links && kernels.kernels.is_object()) kernels.kernels.erase("collectives");
+  use_kernels(kernels, device);
+  // It lasts as long on either, but is counted in steps on the links.
+  const double faster = device.node_bandwidth / die.node_bandwidth;
+  if (same_links) device.kernels.collectives.ring_copy *= std::min(1.0, faster);
+}
+
 void use_profile(Cluster& cluster, std::shared_ptr<const Profile> profile, std::string_view place) {
   STEPCAST_CHECK(profile != nullptr, "a profile to use");
   check_device(*profile, cluster.device.name, place);

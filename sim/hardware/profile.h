@@ -106,6 +106,11 @@ const TimedWork* work_of(const Profile& profile, int ranks);
 // the profile).
 void use_kernels(const Profile& profile, Device& device);
 
+// Sets the kernels of a device to what the profile knows of `die`, which has the same die: shares
+// of a peak are shares of the device's own. Of its collectives nothing, where the links of the two
+// boxes are of different kinds. Throws Error (place: the profile).
+void use_die(const Profile& profile, const Device& die, Device& device);
+
 // Reads back to the same.
 Json write_profile(const Profile& profile);
 

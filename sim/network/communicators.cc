@@ -146,7 +146,7 @@ class Sum {
 }  // namespace
 
 ConnectionBytes connection_bytes_in_node(NcclGeneration generation) {
-  // Where peers read, the Simple buffer lies with the sender (p2pGetInfo: Ampere only).
+  // Where peers read, the Simple buffer lies with the sender (p2pGetInfo: sm 80 only).
   const bool read = generation == NcclGeneration::kAmpere;
   const Bytes simple_at_sender = read ? kSimpleBuffer : Bytes(0);
   return {pages(kControl + simple_at_sender),

@@ -66,20 +66,21 @@ struct Generation {
   double ll_in_node;       // both, ring and tree, all channels together
   BySpan ring_ll128, tree_ll128, tree, nvls_tree;  // caps per channel
   double nvls_efficiency;
-  // Channels of a ring that fills the NVLinks: 240 = 6 x 40, 360 = 6 x 60, 720 = 8 x 90 GB/s, each
-  // split in two (ncclTopoDupChannels).
-  int channels;
+  double plateau;  // "plateau effect of ring": its latency between nodes, times this
   int nvls_channels_in_node, nvls_channels;  // blocks that work on it (src/transport/nvls.cc)
   std::array<double, 12> speeds;             // of a channel in a node (search.cc)
 };
+constexpr Generation kVolta = {
+    39, {20, 20, 20}, {20, 20, 20}, {26.5, 18.5, 10}, {26.5, 18.5, 10}, 0, 1.9, 0, 0,
+    {40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4}};
 constexpr Generation kAmpere = {
-    87.7, {20, 20, 20}, {20, 20, 20}, {24, 23.6, 17.8}, {24, 23.6, 17.8}, 0, 12, 0, 0,
+    87.7, {20, 20, 20}, {20, 20, 20}, {24, 23.6, 17.8}, {24, 23.6, 17.8}, 0, 1.4, 0, 0,
     {40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4}};
 constexpr Generation kHopper = {
-    141, {36.7, 36.7, 36.7}, {36.7, 36.7, 29}, {38.7, 41.4, 36}, {0, 57.7, 45.5}, 0.85, 12, 16, 16,
-    {60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3, 0}};
+    141, {36.7, 36.7, 36.7}, {36.7, 36.7, 29}, {38.7, 41.4, 36}, {0, 57.7, 45.5}, 0.85, 1.4, 16,
+    16, {60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3, 0}};
 constexpr Generation kBlackwell = {
-    282, {40, 40, 40}, {55.6, 31.67, 20}, {70, 42.8, 24}, {0, 96, 80}, 0.74, 16, 24, 32,
+    282, {40, 40, 40}, {55.6, 31.67, 20}, {70, 42.8, 24}, {0, 96, 80}, 0.74, 1.4, 24, 32,
     {90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18}};
 
 // Between nodes, LL is bound by the host: [two nodes, more].
@@ -93,16 +94,39 @@ constexpr std::array<std::array<double, 24>, 3> kTreeCorrection = {
      {.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9,
       1}}};
 
-constexpr double kPlateau = 1.4;   // "plateau effect of ring", sm80 and later
-constexpr int kNvlsHeadsMax = 32;  // NCCL_MAX_NVLS_ARITY
+constexpr int kNvlsHeadsMax = 32;     // NCCL_MAX_NVLS_ARITY
+constexpr int kRingChannelsMax = 32;  // that the search looks for: MAXCHANNELS / 2
 
 const Generation& constants_of(NcclGeneration generation) {
   switch (generation) {
+    case NcclGeneration::kVolta: return kVolta;
     case NcclGeneration::kAmpere: return kAmpere;
     case NcclGeneration::kHopper: return kHopper;
     case NcclGeneration::kBlackwell: return kBlackwell;
   }
   STEPCAST_CHECK(false, "a generation out of range");
+}
+
+// ncclTopoDupChannels: as many, or each split in two where that leaves them fast enough.
+int split_channels(NcclGeneration generation, int channels, double speed) {
+  const bool many = generation >= NcclGeneration::kHopper && speed < 50 && channels > 4;
+  return speed >= 25 && !many ? 2 * channels : channels;
+}
+
+// Of a ring in a node: those that use most of a device's links, `link` GB/s as NCCL counts them.
+// 120 = 3 x 40 (V100), 160 = 4 x 40 (A800, H800), 240 = 6 x 40 (A100), 360 = 6 x 60 (H100), 720 =
+// 8 x 90 (B200), all of them split. The search goes down its speeds to half the best one's.
+int channels_in_node(NcclGeneration generation, double link) {
+  int best = 1;
+  double speed = 0;
+  for (const double next : constants_of(generation).speeds) {
+    if (next <= 0 || next < 0.49 * speed) break;
+    const int channels = static_cast<int>(std::min<double>(link / next, kRingChannelsMax));
+    if (channels * next <= best * speed) continue;
+    best = channels;
+    speed = next;
+  }
+  return split_channels(generation, best, speed);
 }
 
 // What the channel search would find for a group: bus bandwidths in GB/s.
@@ -140,19 +164,18 @@ Graph graph_of(const Placement& p, const Cluster& cluster) {
   graph.nvls = cluster.device.kernels.collectives.nvls;
   graph.node_scale = cluster.node_latency / microseconds(kNodeHop[kRing][kSimple]);
   graph.net_scale = cluster.nic_latency / microseconds(kNetHop[kRing][kSimple]);
-  graph.channels = graph.g->channels;
+  graph.channels = channels_in_node(nccl.generation, nccl.link_bandwidth.value * 1e-9);
   graph.ll = graph.g->ll_in_node;
   if (p.nodes == 1) return graph;
 
   graph.net = bus_bandwidth_of_nics(p, cluster).value * 1e-9;
   graph.ll = (amd ? kLlAmd : kLlIntel)[graph.span - 1];
   graph.post = amd ? kPostAmd : kPostIntel;
-  // A channel for each NIC, split in two where that leaves it fast enough (ncclTopoDupChannels).
+  // A channel for each NIC, or two.
   const int own = std::max(1, cluster.nics_per_node / cluster.devices_per_node);
   graph.nics = std::clamp(cluster.nics_per_node / p.groups_per_node, 1, p.ranks_per_node * own);
   const double speed = std::min(graph.net, graph.node) / graph.nics;
-  const bool many = nccl.generation != NcclGeneration::kAmpere && speed < 50 && graph.nics > 4;
-  graph.channels = speed >= 25 && !many ? 2 * graph.nics : graph.nics;
+  graph.channels = split_channels(nccl.generation, graph.nics, speed);
   return graph;
 }
 
@@ -270,7 +293,7 @@ void offer_rings(TransferKind kind, const Graph& graph, Best& best) {
     double latency = ring_latency(kind, graph, protocol);
     if (protocol == kSimple && kind == TransferKind::kAllReduce && graph.nodes > 1 &&
         best.bytes / (2.0 * graph.channels * graph.ranks) >= 64) {
-      latency *= kPlateau;
+      latency *= graph.g->plateau;
     }
     best.offer(kRing, protocol, latency, ring_bus(graph, protocol) * ratio);
   }

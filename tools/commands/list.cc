@@ -13,6 +13,7 @@
 #include "tools/base/files.h"
 #include "tools/commands/commands.h"
 #include "tools/forecast/table.h"
+#include "tools/whatif/devices.h"
 #include "tools/whatif/framework.h"
 #include "tools/whatif/references.h"
 
@@ -74,8 +75,8 @@ Listing list_models() {
 }
 
 Listing list_devices() {
-  Listing list{{{"device", "memory", "bandwidth", "bf16", "sources", "description"}},
-               "lrrrrl",
+  Listing list{{{"device", "memory", "bandwidth", "bf16", "kernels", "sources", "description"}},
+               "lrrrlrl",
                "",
                {}};
   list.json = Json::array();
@@ -83,20 +84,24 @@ Listing list_devices() {
     const Device device = read_device(read_config("devices", name));
     const auto bf16 = device.matrix_rate.find(Dtype::kBf16);
     const double rate = bf16 == device.matrix_rate.end() ? 0 : bf16->second.value;
+    const std::vector<std::string> kernels = profiles_of(device);
     list.rows.push_back(
         {name, format_binary_bytes(device.memory),
          fmt::format("{:.0f} GB/s", device.memory_bandwidth.value * 1e-9),
          rate > 0 ? fmt::format("{:.0f} TFLOP/s", rate * 1e-12) : "-",
+         kernels.empty() ? "-" : fmt::format("{}", fmt::join(kernels, ", ")),
          fmt::format("{}", device.sources.size()), device.description});
     list.json.push_back({{"name", name},
                          {"description", device.description},
                          {"memory_bytes", device.memory.count},
                          {"memory_bytes_per_second", device.memory_bandwidth.value},
                          {"bf16_flops_per_second", rate},
+                         {"kernels", kernels},
                          {"sources", device.sources}});
   }
   list.words = "memory: as the framework reports it; bf16: dense peak of the matrix units; "
-               "sources: of the file's numbers";
+               "kernels: the profiles they are fitted in, another device's where the die is the "
+               "same (-: data sheet); sources: of the file's numbers";
   return list;
 }
 

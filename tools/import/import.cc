@@ -28,9 +28,23 @@ namespace {
 constexpr std::size_t kWordsMost = 100;
 
 constexpr KnownProduct kProducts[] = {
-    {"a100-40gb", "A100-SXM4-40GB", "10de:20b0"}, {"a100-80gb", "A100-SXM4-80GB", "10de:20b2"},
-    {"h100-sxm", "H100 80GB HBM3", "10de:2330"},  {"h200", "H200", "10de:2335"},
-    {"b200", "B200", "10de:2901"},                {"mi300x", "MI300X", "1002:74a1"},
+    {"v100-sxm2", "Tesla V100-SXM2-32GB", "10de:1db5"},
+    {"v100-sxm3", "Tesla V100-SXM3-32GB", "10de:1db8"},
+    {"a100-40gb", "A100-SXM4-40GB", "10de:20b0"},
+    {"a100-80gb", "A100-SXM4-80GB", "10de:20b2"},
+    {"a800-80gb", "A800-SXM4-80GB", "10de:20f3"},
+    {"l40s", "L40S", "10de:26b9"},
+    {"h100-sxm", "H100 80GB HBM3", "10de:2330"},
+    {"h100-pcie", "H100 PCIe", "10de:2331"},
+    {"h100-nvl", "H100 NVL", "10de:2321"},
+    {"h800-sxm", "H800", "10de:2324"},
+    {"h20", "H20", "10de:2329"},
+    {"gh200", "GH200 480GB", "10de:2342"},
+    {"h200", "H200", "10de:2335"},
+    {"b200", "B200", "10de:2901"},
+    {"mi300x", "MI300X", "1002:74a1"},
+    {"mi325x", "MI325X", "1002:74a5"},
+    {"mi355x", "MI355X", "1002:75a3"},
 };
 
 void say(const std::vector<std::string>& words) {

@@ -129,10 +129,11 @@ std::optional<Bandwidth> link_speed(const FoundTopology& topology, const Device&
 
 void check_generation(const FoundTopology& topology, const Device& device,
                       const std::string& place) {
-  if (topology.sm < kAmpere || !device.nccl) return;
+  if (topology.sm < kVolta || !device.nccl) return;
   const NcclGeneration found = topology.sm >= kBlackwell ? NcclGeneration::kBlackwell
                                : topology.sm >= kHopper  ? NcclGeneration::kHopper
-                                                         : NcclGeneration::kAmpere;
+                               : topology.sm >= kAmpere  ? NcclGeneration::kAmpere
+                                                         : NcclGeneration::kVolta;
   if (found == device.nccl->generation) return;
   throw Error(place, fmt::format("its devices are sm {}, but {} is of another generation; give "
                                  "--device", topology.sm, device.name));

@@ -12,7 +12,8 @@
 namespace stepcast {
 namespace {
 
-// All needles stand in the lower-case name; the first line that fits decides. A device that is not
+// All needles stand in the lower-case name; the first line that fits decides, and where its device
+// is not among those to choose from, a later one with the same needles. A device that is not
 // shipped makes the row uncovered until its file is there.
 struct Alias {
   std::array<std::string_view, 2> needles;
@@ -22,8 +23,14 @@ struct Alias {
 };
 constexpr Alias kAliases[] = {
     {{"a100", "pcie"}, "a100-pcie-80gb"},
+    {{"a800", "pcie"}, "a100-pcie-80gb", "gpu (an A800 computes as an A100)", false},
+    {{"a800", "40g"}, "a100-40gb", "gpu (an A800 computes as an A100)", false},
+    {{"a800", ""}, "a800-80gb"},
+    {{"a800", ""}, "a100-80gb", "gpu (an A800 computes as an A100)", false},
     {{"h100", "pcie"}, "h100-pcie"},
     {{"h100", "96gb"}, "meta-h100-500w"},
+    {{"h100", "nvlink"}, "h100-sxm"},
+    {{"h100", "nvl"}, "h100-nvl"},
     {{"gh200", ""}, "gh200"},
     {{"gb200", ""}, "gb200"},
     {{"gb300", ""}, "gb300"},
@@ -32,13 +39,20 @@ constexpr Alias kAliases[] = {
     {{"a100", "80g"}, "a100-80gb"},
     {{"a100", ""}, "a100-80gb", "gpu (an A100 with 80 GB)"},
     {{"h100", "h200"}, "h100-sxm", "gpu (of H100 and H200, the H100)"},
+    {{"h800", "pcie"}, "h100-pcie", "gpu (an H800 computes as an H100)", false},
+    {{"h800", ""}, "h800-sxm"},
     {{"h800", ""}, "h100-sxm", "gpu (an H800 computes as an H100)", false},
     {{"h100", ""}, "h100-sxm"},
     {{"h200", ""}, "h200"},
+    {{"h20", ""}, "h20"},
+    {{"l40s", ""}, "l40s"},
     {{"b200", ""}, "b200"},
     {{"mi300x", ""}, "mi300x"},
     {{"mi325x", ""}, "mi325x"},
     {{"mi355x", ""}, "mi355x"},
+    {{"v100", "sxm3"}, "v100-sxm3"},
+    {{"v100", "dgx-2"}, "v100-sxm3"},
+    {{"v100", "pcie"}, "v100-pcie"},
     {{"v100", ""}, "v100-sxm2"},
     {{"gaudi", "2"}, "gaudi-2"},
     {{"gaudi", "3"}, "gaudi-3"},
@@ -71,21 +85,21 @@ std::optional<int> gigabits_of(char generation) {
 
 NamedDevice find_device(std::string_view gpu, const std::vector<Device>& devices) {
   const std::string name = lower(gpu);
-  const auto alias = std::find_if(std::begin(kAliases), std::end(kAliases), [&](const Alias& a) {
+  const auto called = [&](std::string_view wanted) -> const Device* {
+    const auto device = std::find_if(devices.begin(), devices.end(),
+                                     [&](const Device& d) { return d.name == wanted; });
+    return device == devices.end() ? nullptr : &*device;
+  };
+  const auto first = std::find_if(std::begin(kAliases), std::end(kAliases), [&](const Alias& a) {
     return has(name, a.needles[0]) && has(name, a.needles[1]);
   });
-  const bool known = alias != std::end(kAliases);
-  const std::string wanted = known ? std::string(alias->device) : name;
-  const auto device = std::find_if(devices.begin(), devices.end(),
-                                   [&](const Device& d) { return d.name == wanted; });
-  NamedDevice named;
-  if (device == devices.end()) return named;
-  named.device = &*device;
-  if (known) {
-    named.assumed = alias->assumed;
-    named.same_links = alias->same_links;
+  if (first == std::end(kAliases)) return {called(name), "", true};
+  for (auto alias = first; alias != std::end(kAliases); ++alias) {
+    if (alias->needles != first->needles) continue;
+    const Device* device = called(alias->device);
+    if (device != nullptr) return {device, std::string(alias->assumed), alias->same_links};
   }
-  return named;
+  return {};
 }
 
 std::optional<NodeLink> read_link(std::string_view text, int cards, int devices) {

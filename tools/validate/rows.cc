@@ -244,7 +244,7 @@ Mapped map_attention(const Json& row, const Device& on) {
 std::optional<Seconds> efa_hop(const Json& row, const Device& device) {
   const std::string words = lower(text_of(row, "inter_node_link") + " " + text_of(row, "gpu"));
   if (!has(words, "efa") && !has(words, "aws")) return std::nullopt;
-  const bool first = device.nccl && device.nccl->generation == NcclGeneration::kAmpere;
+  const bool first = device.nccl && device.nccl->generation <= NcclGeneration::kAmpere;
   return microseconds(first ? 310 : 90);
 }
 

@@ -71,8 +71,14 @@ void suit_device(const Object& root, Plan& plan, Device& device) {
                              "the host waits inside the step, which no graph can hold; set graphs "
                              "to false, or p2p_sync, pass_sync and optimizer_sync");
   }
-  if (!plan.eight_bit.on()) return;
   const Object precision = root.object("precision");
+  // Volta: PyTorch's bf16 products do without the matrix units there.
+  if (plan.compute == Dtype::kBf16 && !device.matrix_rate.contains(Dtype::kBf16) &&
+      device.matrix_rate.contains(Dtype::kFp16)) {
+    precision.fail("compute", fmt::format("{} has no matrix units for bf16; use \"fp16\"",
+                                          device.name));
+  }
+  if (!plan.eight_bit.on()) return;
   if (!device.matrix_rate.contains(Dtype::kFp8)) {
     precision.fail("compute", fmt::format("{} has no 8-bit matrix units; use \"bf16\"",
                                           device.name));

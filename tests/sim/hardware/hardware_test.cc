@@ -95,6 +95,14 @@ TEST(Device, SaysWhatNcclsTunerTakesItFor) {
   EXPECT_FALSE(read_device(device_file("mi300x")).nccl);
 }
 
+TEST(Device, HasAnothersDieNotItsOwn) {
+  EXPECT_EQ(read_device(device_file("h800-sxm")).die, "h100-sxm");
+  EXPECT_EQ(read_device(device_file("h100-sxm")).die, "");
+  Document document = device_file("h100-sxm");
+  document.root["die"] = "h100-sxm";
+  EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr("die: must be another device"));
+}
+
 TEST(Device, RefusesAnNcclThatCannotBe) {
   const std::vector<std::pair<const char*, Json>> cases = {
       {"generation", "pascal"}, {"generation", nullptr}, {"host", "arm"},
@@ -105,9 +113,11 @@ TEST(Device, RefusesAnNcclThatCannotBe) {
     document.root["nccl"][key] = value;
     EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr(key)) << value;
   }
-  Document document = device_file("a100-80gb");
-  document.root["nccl"]["nvls"] = true;
-  EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr("nvls"));
+  for (const char* device : {"a100-80gb", "v100-sxm3"}) {
+    Document document = device_file(device);
+    document.root["nccl"]["nvls"] = true;
+    EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr("nvls")) << device;
+  }
 }
 
 TEST(Device, NamesAnUnknownKeyAndTheNearestRightOne) {

@@ -117,6 +117,50 @@ TEST(Profile, HasTheCollectivesOfATransfer) {
   EXPECT_EQ(collective_names(), names);
 }
 
+// What a data sheet gives; `die` is the device whose kernels were fitted.
+Device on_links(BoxLinks links, double bandwidth, const std::string& die = "") {
+  Device device;
+  device.die = die;
+  device.kernels.attention["generic"] = {0.7, 0.5};
+  device.kernels.usual_attention = "generic";
+  device.box.links = links;
+  device.node_bandwidth = gigabytes_per_second(bandwidth);
+  device.node_bandwidth_efficiency = 0.7;
+  return device;
+}
+
+// Its shares are of its own peaks. A ring's last copy takes as long as on the fitted box, whose
+// links are 450 / 200 times as fast: so many steps fewer.
+TEST(Profile, OfTheSameDieServesADeviceWithItsOwnLinks) {
+  Profile profile;
+  profile.basis = Basis::kFitted;
+  profile.file = "p.json";
+  profile.kernels = {{"memory", 0.9},
+                     {"matrix", {{"efficiency", 0.6}}},
+                     {"attention", {{"flash", {{"forward", 0.65}}}}},
+                     {"usual_attention", "flash"},
+                     {"collectives", {{"start", "10 us"},
+                                      {"ring_copy", 0.5},
+                                      {"node_bandwidth_efficiency", 0.8}}}};
+  const Device die = on_links(BoxLinks::kSwitch, 450);
+  Device slower = on_links(BoxLinks::kSwitch, 200, "die");
+  use_die(profile, die, slower);
+  EXPECT_EQ(slower.kernels.memory, 0.9);
+  EXPECT_EQ(slower.kernels.matrix.efficiency, 0.6);
+  EXPECT_EQ(slower.kernels.matrix.basis, Basis::kFitted);
+  EXPECT_EQ(slower.kernels.usual().forward, 0.65);
+  EXPECT_EQ(slower.node_bandwidth_efficiency, 0.8);
+  EXPECT_DOUBLE_EQ(slower.kernels.collectives.ring_copy, 0.5 * 200 / 450);
+  EXPECT_EQ(slower.node_bandwidth, gigabytes_per_second(200));
+
+  Device card = on_links(BoxLinks::kPcie, 31.5, "die");
+  use_die(profile, die, card);
+  EXPECT_EQ(card.kernels.matrix.efficiency, 0.6);
+  EXPECT_EQ(card.node_bandwidth_efficiency, 0.7);
+  EXPECT_EQ(card.kernels.collectives.ring_copy, 0);
+  EXPECT_EQ(card.kernels.collectives.basis, Basis::kDatasheet);
+}
+
 TEST(Profile, OfAnotherDeviceIsRefusedWithBothNames) {
   Cluster cluster;
   cluster.name = "mine";

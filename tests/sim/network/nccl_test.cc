@@ -52,7 +52,8 @@ TEST(Nccl, ALargeRingInANodeIsItsClosedForm) {
 }
 
 // Four nodes of 8, B = 8 NICs x 10 GB/s. Of 62 steps 6 cross nodes at 14 us; the others take 3.4
-// us, more than the 3 us of posting a message. "Plateau effect": the latency 1.4 times.
+// us, more than the 3 us of posting a message. "Plateau effect": the latency 1.4 times, on Volta
+// 1.9 times.
 TEST(Nccl, ALargeRingAcrossNodesIsItsClosedForm) {
   const TransferChoice choice = all_reduce(plain(4), whole_cluster(4), 1'000'000'000);
   EXPECT_EQ(choice.algorithm, "ring");
@@ -60,6 +61,10 @@ TEST(Nccl, ALargeRingAcrossNodesIsItsClosedForm) {
   EXPECT_NEAR(choice.time.value,
               1.4 * (8.4e-6 + 56 * 3.4e-6 + 6 * 14e-6) + 2 * 31.0 / 32 / 80, 1e-12);
   EXPECT_DOUBLE_EQ(choice.bus_bandwidth.value, 80e9);
+  Cluster volta = plain(4);
+  volta.device.nccl->generation = NcclGeneration::kVolta;
+  EXPECT_NEAR(all_reduce(volta, whole_cluster(4), 1'000'000'000).time.value,
+              1.9 * (8.4e-6 + 56 * 3.4e-6 + 6 * 14e-6) + 2 * 31.0 / 32 / 80, 1e-12);
 }
 
 // Ring and LL: 6.6 us + 14 x 0.6 us for an all-reduce, 7 x 0.6 us for an all-gather; a broadcast
@@ -99,10 +104,12 @@ TEST(Nccl, AnAllGatherOfOneRankANodeGoesByPat) {
 //   LL in a node, 8 H200       141 GB/s of bus x 8/14; L = 6.6 + 14 x 0.6 us
 //   LL across, Intel, 2 nodes  39 GB/s / 2, trees at 128 KiB x 0.5; L = 6.8 + 2 (7 x 0.6 + 5) us
 //   LL128, A100, 2 nodes       8 channels x 20 GB/s x 16/30; L = 14 + 28 x 2 (AMD posts) + 2 x 4 us
+//   LL in a node, 16 V100      39 GB/s of bus x 16/30; L = 6.6 + 30 x 0.6 us
 TEST(Nccl, LowLatencyProtocolsAreCapped) {
   const auto expect = [](const Cluster& cluster, std::int64_t bytes, const char* algorithm,
                          const char* protocol, double latency, double bandwidth) {
-    const TransferChoice choice = all_reduce(cluster, whole_cluster(cluster.nodes), bytes);
+    const TransferChoice choice = all_reduce(
+        cluster, whole_cluster(cluster.nodes, cluster.devices_per_node), bytes);
     EXPECT_EQ(choice.algorithm, algorithm);
     EXPECT_EQ(choice.protocol, protocol);
     const double us = latency + static_cast<double>(bytes) / (1000 * bandwidth);
@@ -113,6 +120,7 @@ TEST(Nccl, LowLatencyProtocolsAreCapped) {
          39.0 / 2 * 0.5);
   expect(standard_box("a100-80gb", 2), 64 * kMiB, "ring", "ll128", 14 + 28 * 2 + 2 * 4,
          160 * 16.0 / 30);
+  expect(standard_box("v100-sxm3", 1, 16), kMiB / 16, "ring", "ll", 6.6 + 30 * 0.6, 39 * 16.0 / 30);
 }
 
 // 64 nodes of one rank: LL128 runs at 120/128 of 0.92 of the NIC's 10 GB/s, 0.85 of it for the
@@ -233,8 +241,16 @@ TEST(Nccl, LlGivesWayToNvlsWherePublished) {
   EXPECT_EQ(all_reduce(standard_box("b200"), whole_cluster(1), 4 * kMiB).algorithm, "nvls");
 }
 
-// NCCL_DEBUG=INFO on 8 H100 says "24 coll channels, 16 nvls channels".
+// NCCL_DEBUG=INFO on 8 H100 says "24 coll channels, 16 nvls channels". With 8 of 18 links the
+// search finds 4 x 40 = 160 of 164.8 GB/s, which are split and doubled; over PCIe 4.0 2 x 12 =
+// 24 GB/s, too slow to split.
 TEST(Nccl, SaysHowManyChannelsThereAre) {
+  EXPECT_EQ(all_reduce(standard_box("h800-sxm"), whole_cluster(1), 8).channels, 16);
+  EXPECT_EQ(all_reduce(standard_box("a800-80gb"), whole_cluster(1), 8).channels, 16);
+  EXPECT_EQ(all_reduce(standard_box("a100-80gb"), whole_cluster(1), 8).channels, 24);
+  EXPECT_EQ(all_reduce(standard_box("v100-sxm3", 1, 16), whole_cluster(1, 16), 8).channels, 12);
+  EXPECT_EQ(all_reduce(standard_box("b200"), whole_cluster(1), 8).channels, 32);
+  EXPECT_EQ(all_reduce(standard_box("a100-pcie-80gb"), whole_cluster(1), 8).channels, 4);
   EXPECT_EQ(all_reduce(standard_box("h100-sxm"), whole_cluster(1), 8).channels, 24);
   EXPECT_EQ(all_reduce(standard_box("h100-sxm"), whole_cluster(1), kGiB).channels, 16);
   // Across nodes one for each NIC; four fast ones are split in two first.

@@ -9,6 +9,7 @@
 
 #include "sim/base/error.h"
 #include "tools/base/files.h"
+#include "tools/import/import.h"
 
 namespace stepcast {
 namespace {
@@ -176,6 +177,23 @@ TEST(NcclTopology, LeavesOutSlowAndFarCardsAndMindsTheirSlots) {
   EXPECT_THAT(box2.words, HasSubstr("slots are slower"));
 }
 
+// As nvidia-smi and rocm-smi print them. An H800 on PCIe is another product.
+TEST(KnownProducts, AreShippedDevices) {
+  const std::vector<std::pair<const char*, const char*>> products = {
+      {"Tesla V100-SXM3-32GB", "v100-sxm3"}, {"NVIDIA A800-SXM4-80GB", "a800-80gb"},
+      {"NVIDIA H800", "h800-sxm"},           {"NVIDIA H20", "h20"},
+      {"NVIDIA H100 PCIe", "h100-pcie"},     {"NVIDIA GH200 480GB", "gh200"},
+      {"NVIDIA L40S", "l40s"},               {"AMD Instinct MI325X", "mi325x"}};
+  for (const auto& [product, device] : products) {
+    const KnownProduct* known = known_product(product);
+    ASSERT_NE(known, nullptr) << product;
+    EXPECT_EQ(known->device, device);
+    EXPECT_EQ(known_pci_device(known->pci), known);
+    EXPECT_NO_THROW(find_config("devices", device, "test")) << product;
+  }
+  EXPECT_EQ(known_product("NVIDIA H800 PCIe"), nullptr);
+}
+
 TEST(NcclTopology, RefusesWhatIsNoTopology) {
   EXPECT_THAT(read_xml("<graphs version=\"1\"/>").error, HasSubstr("is a graph file"));
   EXPECT_THAT(read_xml("<x/>").error, HasSubstr("no <system>"));
@@ -184,6 +202,8 @@ TEST(NcclTopology, RefusesWhatIsNoTopology) {
   EXPECT_THAT(read_xml(box(nic(0, 1))).error, HasSubstr("has no devices"));
   EXPECT_THAT(read_xml(box(gpu(0, "", 80) + gpu(1, "", 90))).error, HasSubstr("two kinds"));
   EXPECT_THAT(read_xml(two_h100(), "a100-80gb").error, HasSubstr("another generation"));
+  EXPECT_THAT(read_xml(box(gpu(0, "", 70) + gpu(1, "", 70)), "a100-80gb").error,
+              HasSubstr("another generation"));
   std::string deep;
   for (int i = 0; i < 1000; ++i) deep += "<pci>";
   for (int i = 0; i < 1000; ++i) deep += "</pci>";

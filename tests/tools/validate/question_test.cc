@@ -443,7 +443,7 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_THAT(row_refusal(with("id", "x-lora-1")), HasSubstr("adapters"));
   EXPECT_THAT(row_refusal(with("hardware.gpu", "TPU v5p")),
               HasSubstr("no device is shipped for TPU"));
-  EXPECT_THAT(row_refusal(with("hardware.gpu", "H800")), HasSubstr("links of H800"));
+  EXPECT_THAT(row_refusal(with("hardware.gpu", "H800 PCIe")), HasSubstr("links of H800 PCIe"));
   EXPECT_THAT(row_refusal(with("hardware.intra_node_link", "PCIe 4")), HasSubstr("PCIe"));
   EXPECT_THAT(row_refusal(with("hardware.gpus_total", "24")), HasSubstr("are not the 24 GPUs"));
   EXPECT_THAT(row_refusal(with("hardware.gpus_per_node", "12")),

@@ -178,8 +178,8 @@ TEST(Validate, KeepsClustersThatWereNotSetUpWellApart) {
 
 TEST(Validate, SaysWhyARowIsNotCovered) {
   const std::string gemm = R"("kind": "gemm", "m": 8, "n": 8, "k": 8, "achieved_tflops": 1)";
-  EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "NVIDIA V100 SXM"})"),
-            "no device is shipped for NVIDIA V100 SXM");
+  EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "NVIDIA P100 SXM"})"),
+            "no device is shipped for NVIDIA P100 SXM");
   EXPECT_EQ(reason_of("{" + gemm + "}"), "gpu is not stated");
   EXPECT_EQ(reason_of("{" + gemm + R"(, "gpu": "H100", "dtype": "nvfp4"})"),
             "dtype nvfp4 is not modelled");
@@ -212,9 +212,9 @@ TEST(Validate, RefusesACollectiveThatItCannotPlace) {
   EXPECT_EQ(reason(sized + R"(, "ranks": 9, "nodes": 2)"), "ranks do not divide among the nodes");
   EXPECT_EQ(reason(sized + R"(, "ranks": 9)"), "ranks do not divide among the nodes");
   EXPECT_EQ(reason(sized + R"(, "ranks": 6)"), "");
-  // An H800 has the H100's compute and less of its links.
-  EXPECT_EQ(reason_of(R"({"kind": "collective", "gpu": "H800", "time_us": 9)" + sized + "}"),
-            "no device has the links of H800");
+  // An H800 on PCIe has the compute of such an H100 and less of its links.
+  EXPECT_EQ(reason_of(R"({"kind": "collective", "gpu": "H800 PCIe", "time_us": 9)" + sized + "}"),
+            "no device has the links of H800 PCIe");
 }
 
 TEST(Validate, KeepsWhatADoubtfulTrainingRunMeasured) {

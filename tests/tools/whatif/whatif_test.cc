@@ -222,8 +222,9 @@ TEST(WhatIf, ResolvedReadsBackToTheSameForEveryDeviceAndCluster) {
   for (const std::string& cluster : clusters) {
     SCOPED_TRACE(cluster);
     const std::string text = replaced("\"data\": 4", "\"schedule\": \"1f1b\"");
-    const WhatIf once =
-        small_what_if({"cluster=\"" + cluster + "\"", "batch.global=73728"}, text);
+    const bool fp16_only = cluster.starts_with("v100");
+    const WhatIf once = small_what_if({"cluster=\"" + cluster + "\"", "batch.global=73728",
+                                       fp16_only ? "precision.compute=fp16" : "name=small"}, text);
     const WhatIf twice = read_what_if(parse_json(once.resolved.dump(), "resolved.json"), ".");
     EXPECT_EQ(once.resolved.dump(), twice.resolved.dump());
     EXPECT_EQ(once.cluster.node_bandwidth, twice.cluster.node_bandwidth);
@@ -344,6 +345,17 @@ TEST(WhatIf, AsksTheDeviceForEightBitProducts) {
                   .plan.eight_bit.transposes);
   EXPECT_THAT(trouble({"precision.compute=fp8", "cluster=a100-80gb-1x8"}),
               HasSubstr("precision.compute: a100-80gb has no 8-bit matrix units; use \"bf16\""));
+}
+
+// PyTorch's bf16 products do without Volta's matrix units, a twelfth as fast.
+TEST(WhatIf, RefusesBf16WhereTheMatrixUnitsKnowFp16Only) {
+  EXPECT_EQ(trouble({"precision.compute=fp16", "cluster=v100-sxm3-1x8"}), "");
+  for (const char* precision : {"precision.compute=bf16", "name=small"}) {
+    EXPECT_THAT(trouble({precision, "cluster=v100-sxm3-1x8"}),
+                HasSubstr("precision.compute: v100-sxm3 has no matrix units for bf16; use "
+                          "\"fp16\""))
+        << precision;
+  }
 }
 
 // A question that is kept and one that is read anew are the same, whatever is changed: also what it
