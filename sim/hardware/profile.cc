@@ -239,9 +239,10 @@ void use_die(const Profile& profile, const Device& die, Device& device) {
   const bool same_links = die.box.links == device.box.links;
   if (!same_links && kernels.kernels.is_object()) kernels.kernels.erase("collectives");
   use_kernels(kernels, device);
+  if (!same_links) return;
   // It lasts as long on either, but is counted in steps on the links.
-  const double faster = device.node_bandwidth / die.node_bandwidth;
-  if (same_links) device.kernels.collectives.ring_copy *= std::min(1.0, faster);
+  double& copy = device.kernels.collectives.ring_copy;
+  copy = std::min(1.0, copy * (device.node_bandwidth / die.node_bandwidth));
 }
 
 void use_profile(Cluster& cluster, std::shared_ptr<const Profile> profile, std::string_view place) {

@@ -3,7 +3,6 @@
 #include "tools/whatif/devices.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
