@@ -147,7 +147,7 @@ TEST_F(Search, RefusesAValueThatIsLegalInNoPlan) {
 }
 
 TEST_F(Search, RefusesAQuestionOfWhichNoPlanIsLegal) {
-  EXPECT_THAT(complaint(small({"parallel=3"})), HasSubstr("parallel: no plan is legal: "));
+  EXPECT_THAT(complaint(small({"parallel=3"})), HasSubstr("parallel: must be an object, is 3"));
   SearchArguments arguments = small({"batch.global=3"});
   arguments.vary = {"parallel.data=2,4"};
   EXPECT_THAT(complaint(arguments), HasSubstr("batch.global: no plan is legal: global batch 3"));
