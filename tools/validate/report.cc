@@ -135,6 +135,7 @@ Json validation_json(const std::vector<ValidationRow>& rows) {
   json["by_gpu"] = named_json(runs_by_gpu(rows));
   json["by_plan"] = named_json(runs_by_plan(rows));
   json["overall"] = sums_json(mean_of(sources));
+  json["overall_unseen"] = sums_json(mean_of(unseen(sources)));  // by any fit
   json["collectives_by_size"] = Json::array();
   for (const ValidationSummary& s : collectives_by_size(rows)) {
     const auto [gpu, size] = gpu_and_size(s.name);

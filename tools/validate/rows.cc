@@ -449,6 +449,7 @@ ValidationRow validate_row(const Json& row, const std::string& place, const Ship
                            RunForecasts& known) {
   ValidationRow result = read_row(row, place);
   if (result.kind != "run") return validate_row(row, place, shipped.devices);
+  result.fitted = shipped.fitted.contains(result.group);
   if (result.reason.empty()) validate_run(row, shipped, known, result);
   return result;
 }

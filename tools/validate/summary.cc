@@ -214,8 +214,15 @@ std::vector<ValidationSummary> summarise_by(
   for (const auto& [name, members] : groups) {
     summaries.push_back(summary_of(members));
     summaries.back().name = name;
+    summaries.back().fitted = std::any_of(members.begin(), members.end(),
+                                          [](const ValidationRow* row) { return row->fitted; });
   }
   return summaries;
+}
+
+std::vector<ValidationSummary> unseen(std::vector<ValidationSummary> sources) {
+  std::erase_if(sources, [](const ValidationSummary& one) { return one.fitted; });
+  return sources;
 }
 
 ValidationSummary mean_of(const std::vector<ValidationSummary>& sources) {

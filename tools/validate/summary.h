@@ -34,6 +34,7 @@ struct ValidationSummary {
   std::string source, group, gpu, kind, variant;  // of summarise(); "" stands for all
   std::string name;                // what a table calls it
   int rows = 0;                    // all of them
+  bool fitted = false;             // a shipped number was fitted to some of them
   ErrorSummary time;
   ErrorSummary memory;             // peaks of the step
   ErrorSummary resident;           // bytes before and after it
@@ -53,6 +54,9 @@ std::vector<ValidationSummary> summarise_by(
 
 // Each source weighs the same, however many rows it has; counts are sums.
 ValidationSummary mean_of(const std::vector<ValidationSummary>& sources);
+
+// Those that no shipped number was fitted to: what a forecast is worth where it has not looked.
+std::vector<ValidationSummary> unseen(std::vector<ValidationSummary> sources);
 
 // Training runs that are neither launch-bound nor unsteady (runs.h); what a table calls
 // their source.

@@ -89,8 +89,14 @@ ReportTable runs_table(const std::string& title, std::vector<ValidationSummary> 
   std::erase_if(summaries, [](const auto& s) { return s.time.count == 0; });
   if (summaries.empty()) return {};
   if (whole && summaries.size() > 1) {
+    const std::vector<ValidationSummary> others = unseen(summaries);
+    const bool some = !others.empty() && others.size() < summaries.size();
     summaries.push_back(mean_of(summaries));
     summaries.back().name = "each weighs the same";
+    if (some) {
+      summaries.push_back(mean_of(others));
+      summaries.back().name = "those that no fit saw";
+    }
   }
   ReportTable table;
   auto& cells = table.cells;

@@ -17,7 +17,8 @@ struct ReportTable {
   bool empty() const { return cells.size() < 2; }
 };
 
-// `whole`: an order, and a line in which each summary weighs the same.
+// `whole`: an order, and a line in which each summary weighs the same; one more of those that no
+// shipped number was fitted to, where that is not all of them.
 ReportTable runs_table(const std::string& title, std::vector<ValidationSummary> summaries,
                        bool whole);
 

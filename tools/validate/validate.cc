@@ -50,6 +50,18 @@ Shipped read_shipped() {
     shipped.models.back().name = name;
   }
   shipped.frameworks = read_frameworks();
+  for (const Framework& framework : shipped.frameworks) {
+    shipped.fitted.insert(framework.fitted_to.begin(), framework.fitted_to.end());
+  }
+  for (const std::string& name : config_names("profiles")) {
+    const std::string file = find_config("profiles", name, "validate");
+    for (const Residual& residual : read_profile(parse_json(read_file(file), file)).residuals) {
+      constexpr std::string_view kRuns = "runs ";  // of fit_runs()
+      if (residual.rows.starts_with(kRuns)) {
+        shipped.fitted.insert(residual.rows.substr(kRuns.size()));
+      }
+    }
+  }
   return shipped;
 }
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,8 @@ struct Shipped {
   std::vector<Device> devices;
   std::vector<Model> models;       // by the name that a what-if gives them
   std::vector<Framework> frameworks;
+  // Groups of published runs that a number of a shipped profile or framework was fitted to.
+  std::set<std::string> fitted;
 };
 Shipped read_shipped();
 
@@ -66,6 +69,7 @@ struct ValidationRow {
   std::string group;     // of a run, its own "group": one table of a source; "" if it has none
   std::string gpu;       // as the row calls it, without what stands in brackets
   std::string kind;      // gemm, attention, collective, run, ... as the row has it
+  bool fitted = false;   // a shipped number was fitted to some runs of its group
   std::string variant;   // scored apart within a kind: "flash3", "degraded", "launch-bound"
   bool covered = false;
   std::string reason;    // why it is not covered

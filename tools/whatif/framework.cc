@@ -139,6 +139,7 @@ Framework read_framework(const Document& document) {
   framework.description = object.string("description");
   framework.published_as = string_list(object, "published_as");
   framework.until = object.string("until", "");
+  framework.fitted_to = string_list(object, "fitted_to");
   if (!framework.until.empty() && !is_month(framework.until)) {
     object.fail("until", "must be a month, such as \"2021-10\"");
   }

@@ -37,6 +37,8 @@ struct Framework {
   // the month `until` ("2021-10"; "": still so).
   std::vector<std::string> published_as;
   std::string until;
+  // Groups of published runs that numbers of it (host times) were fitted to.
+  std::vector<std::string> fitted_to;
   Json defaults = Json::object();
   std::vector<FrameworkRule> rules;            // in order; each sees what those before have set
   std::map<std::string, std::string> sources;  // dotted path -> where the fact comes from

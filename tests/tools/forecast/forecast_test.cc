@@ -17,12 +17,12 @@ Bytes peak(const Report& report) {
   return most;
 }
 
-Report report_of(const std::vector<std::string>& sets) {
+Report report_with(const std::vector<std::string>& sets) {
   return forecast(small_what_if(sets)).report;
 }
 
 TEST(Forecast, BreaksTheStepDownIntoPartsThatSumToIt) {
-  const Report report = report_of({});
+  const Report report = report_with({});
   Duration sum;
   for (const RankTime& rank : report.timeline.ranks) {
     sum = Duration();
@@ -49,8 +49,8 @@ TEST(Forecast, DerivesUtilisationFromModelFlopsAndTheStep) {
 
 // One layer's forward again is a third of forward and backward: HFU x step grows by up to that.
 TEST(Forecast, CountsRecomputedWorkInHfuAndNotInMfu) {
-  const Report plain = report_of({});
-  const Report full = report_of({"recompute=full"});
+  const Report plain = report_with({});
+  const Report full = report_with({"recompute=full"});
   const auto work = [](double share, const Report& report) {
     return share * to_seconds(report.timeline.step).value;
   };
@@ -68,15 +68,15 @@ TEST(Forecast, NeedsLessMemoryWithEveryZeroStage) {
     std::vector<std::string> sets = base;
     sets.push_back(std::string("sharding.zero=") + zero);
     sets.push_back("sharding.bucket=1 MB");
-    const Bytes now = peak(report_of(sets));
+    const Bytes now = peak(report_with(sets));
     EXPECT_LT(now, before) << "zero " << zero;
     before = now;
   }
 }
 
 TEST(Forecast, TakesLongerWithASlowDeviceAndSimulatesEveryRank) {
-  const Report plain = report_of({});
-  const Report slow = report_of({"cluster.slow_devices=[{\"device\": 5, \"factor\": 2}]"});
+  const Report plain = report_with({});
+  const Report slow = report_with({"cluster.slow_devices=[{\"device\": 5, \"factor\": 2}]"});
   EXPECT_EQ(plain.timeline.ranks.size(), 2u);
   EXPECT_EQ(slow.timeline.ranks.size(), 8u);
   EXPECT_GT(slow.timeline.step, plain.timeline.step);

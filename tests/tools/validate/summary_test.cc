@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/validation.h"
+#include "tools/validate/tables.h"
 
 namespace stepcast {
 namespace {
@@ -114,6 +115,22 @@ TEST(ValidationSummary, GivesEachSourceTheSameWeight) {
   EXPECT_EQ(mean.time.count, 4);
   EXPECT_NEAR(mean.time.mean_absolute, 0.2, 1e-12);
   EXPECT_NEAR(mean.time.signed_bias, -0.1, 1e-12);
+}
+
+// Source a was fitted to, b and c were not: 30 % and 10 %, of equal weight.
+TEST(ValidationSummary, TellsApartWhatNoFitSaw) {
+  std::vector<ValidationRow> rows = {covered("a", 1, 1), covered("b", 0.7, 1), covered("b", 1.3, 1),
+                                     covered("c", 1.1, 1)};
+  rows[0].fitted = true;
+  const auto by_source =
+      summarise_by(rows, [](const ValidationRow& row) { return row.source; });
+  const ValidationSummary others = mean_of(unseen(by_source));
+  EXPECT_EQ(others.time.count, 3);
+  EXPECT_NEAR(others.time.mean_absolute, 0.2, 1e-12);
+  const ReportTable table = runs_table("source", by_source, true);
+  EXPECT_EQ(table.cells.back().front(), "those that no fit saw");
+  EXPECT_EQ(runs_table("source", unseen(by_source), true).cells.back().front(),
+            "each weighs the same");
 }
 
 TEST(ValidationSummary, LeavesOutWhatHasNoName) {

@@ -292,5 +292,16 @@ TEST(Validate, PrintsGroupsWorstRowsAndReasons) {
   EXPECT_THAT(table, HasSubstr("kind is not stated"));
 }
 
+// What profiles and frameworks say that they were fitted to. MLPerf's runs came later.
+TEST(Shipped, KnowsWhichRunsItsNumbersWereFittedTo) {
+  const std::set<std::string>& fitted = shipped().fitted;
+  for (const char* group : {"dgxc", "vtrain-multi", "mlm2020", "mlm-ci"}) {
+    EXPECT_TRUE(fitted.contains(group)) << group;
+  }
+  for (const char* group : {"mlperf-gpt3", "torchtitan", "mtnlg"}) {
+    EXPECT_FALSE(fitted.contains(group)) << group;
+  }
+}
+
 }  // namespace
 }  // namespace stepcast

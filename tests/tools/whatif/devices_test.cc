@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Device device(const std::string& name) { return load_device(find_config("devices", name, "test")); }
+Device loaded(const std::string& name) { return load_device(find_config("devices", name, "test")); }
 
 Json fitted(const Device& device) { return kernels_json(device, Basis::kFitted); }
 
@@ -42,7 +42,7 @@ std::string trouble_with_die(const std::string& die) {
 // The H800 is an H100 with fewer links, so that its products, attention and traffic are the same,
 // share for share and second for second.
 TEST(Devices, TakeTheKernelsOfTheirDie) {
-  const Device h100 = device("h100-sxm"), h800 = device("h800-sxm");
+  const Device h100 = loaded("h100-sxm"), h800 = loaded("h800-sxm");
   for (const char* kind : {"memory", "matrix", "attention", "usual_attention"}) {
     ASSERT_TRUE(fitted(h100).contains(kind)) << kind;
     EXPECT_EQ(fitted(h800).at(kind), fitted(h100).at(kind)) << kind;
@@ -54,7 +54,7 @@ TEST(Devices, TakeTheKernelsOfTheirDie) {
 
 // At half the power the same die's products are slower: that is in the card's own profile.
 TEST(Devices, LetTheirOwnProfileGoBeforeThatOfTheirDie) {
-  const Device sxm = device("h100-sxm"), card = device("h100-pcie");
+  const Device sxm = loaded("h100-sxm"), card = loaded("h100-pcie");
   EXPECT_EQ(fitted(card).at("attention"), fitted(sxm).at("attention"));
   EXPECT_LT(card.kernels.matrix.efficiency, sxm.kernels.matrix.efficiency);
   EXPECT_EQ(card.kernels.matrix.basis, Basis::kFitted);
@@ -62,11 +62,11 @@ TEST(Devices, LetTheirOwnProfileGoBeforeThatOfTheirDie) {
 }
 
 TEST(Devices, SayWhoseProfilesServeThem) {
-  EXPECT_THAT(profiles_of(device("h100-sxm")), ElementsAre("h100-sxm"));
-  EXPECT_THAT(profiles_of(device("a800-80gb")), ElementsAre("a100-80gb"));
-  EXPECT_THAT(profiles_of(device("h100-pcie")), ElementsAre("h100-pcie", "h100-sxm"));
-  EXPECT_THAT(profiles_of(device("v100-sxm3")), IsEmpty());
-  for (const std::string& name : config_names("devices")) EXPECT_NO_THROW(device(name)) << name;
+  EXPECT_THAT(profiles_of(loaded("h100-sxm")), ElementsAre("h100-sxm"));
+  EXPECT_THAT(profiles_of(loaded("a800-80gb")), ElementsAre("a100-80gb"));
+  EXPECT_THAT(profiles_of(loaded("h100-pcie")), ElementsAre("h100-pcie", "h100-sxm"));
+  EXPECT_THAT(profiles_of(loaded("v100-sxm3")), IsEmpty());
+  for (const std::string& name : config_names("devices")) EXPECT_NO_THROW(loaded(name)) << name;
 }
 
 TEST(Devices, NameTheDieThatIsNoneOrHasNoProfile) {
