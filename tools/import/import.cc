@@ -225,10 +225,8 @@ int import_runs(const ImportArguments& a) {
   const std::vector<Json> rows = a.files.empty() ? rows_of(shipped_runs()) : rows_of(a.files);
   const FittedRuns fitted = fit_runs(device, rows, read_shipped());
   Profile profile;
-  const std::vector<std::string> shipped = config_names("profiles");
-  if (std::find(shipped.begin(), shipped.end(), device.name) != shipped.end()) {
-    const std::string path = find_config("profiles", device.name, "import");
-    profile = read_profile(parse_json(read_file(path), path));
+  if (auto shipped = shipped_profile(device.name, "import")) {
+    profile = *std::move(shipped);
   } else {
     profile.description = fmt::format("{}, fitted to published runs", device.description);
   }

@@ -118,16 +118,6 @@ void check_question(const Findings& findings) {
   throw Error(refusal.key, "no plan is legal: " + refusal.example);
 }
 
-// What holds the keys that are searched: where it is no object, no plan can be written.
-void check_sections(const Json& written) {
-  for (const char* section : {"batch", "parallel", "sharding"}) {
-    const auto found = written.find(section);
-    if (found != written.end() && !found->is_object()) {
-      throw Error(section, fmt::format("must be an object, is {}", found->dump()));
-    }
-  }
-}
-
 void check_arguments(const SearchArguments& arguments, const WhatIfFile& question) {
   if (arguments.top && (*arguments.top < 1 || *arguments.top > kTopMost)) {
     throw Error("--top", fmt::format("must be from 1 to {}, is {}", kTopMost, *arguments.top));
@@ -149,7 +139,6 @@ void check_arguments(const SearchArguments& arguments, const WhatIfFile& questio
 
 SearchReport search(const SearchArguments& arguments) {
   const WhatIfFile question(arguments.config, arguments.sets);
-  check_sections(question.written());
   check_arguments(arguments, question);
   SearchReport report;
   report.config = arguments.config;

@@ -133,7 +133,7 @@ std::string first_words(const std::vector<ValidationRow>& rows) {
   for (const ValidationRow& row : rows) {
     if (!row.covered) continue;
     ++covered;
-    if (row.variant == "launch-bound") ++launch_bound;
+    if (row.variant == kLaunchBound) ++launch_bound;
     if (row.variant == "unsteady") ++unsteady;
     if (ordinary_run(row) && relative_error(row)) ++timed;
   }

@@ -237,7 +237,7 @@ void validate_run(const Json& row, const Shipped& shipped, RunForecasts& known,
   result.run->layer_launches = answer.layer_launches;
   result.run->memory_share = answer.memory_share;
   result.run->seconds = answer.parts;
-  if (answer.layer_launches < kLayerKernels) result.variant = "launch-bound";
+  if (answer.layer_launches < kLayerKernels) result.variant = kLaunchBound;
   if (unsteady(row)) result.variant = "unsteady";
   compare_memory(row, answer, ranks_of(question.what_if), result);
   name_cut(row, question.what_if, result);

@@ -259,7 +259,7 @@ std::vector<ValidationSummary> runs_by_source(const std::vector<ValidationRow>& 
 
 std::vector<ValidationSummary> launch_bound_runs(const std::vector<ValidationRow>& rows) {
   return summarise_by(rows, [](const ValidationRow& row) {
-    return row.kind == "run" && row.variant == "launch-bound" ? label_of(row) : "";
+    return row.kind == "run" && row.variant == kLaunchBound ? label_of(row) : "";
   });
 }
 
@@ -371,7 +371,7 @@ std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
     cut.source = first.group.empty() ? first.source : first.group;
     cut.name = first.run->cut_name;
     cut.launch_bound = std::any_of(members.begin(), members.end(),
-                                   [](const auto* row) { return row->variant == "launch-bound"; });
+                                   [](const auto* row) { return row->variant == kLaunchBound; });
     cut.count = static_cast<int>(members.size());
     cut.kendall_tau = tau_of(members);
     const auto* choice = *std::min_element(members.begin(), members.end(), predicted);

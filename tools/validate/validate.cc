@@ -53,9 +53,10 @@ Shipped read_shipped() {
   for (const Framework& framework : shipped.frameworks) {
     shipped.fitted.insert(framework.fitted_to.begin(), framework.fitted_to.end());
   }
-  for (const std::string& name : config_names("profiles")) {
-    const std::string file = find_config("profiles", name, "validate");
-    for (const Residual& residual : read_profile(parse_json(read_file(file), file)).residuals) {
+  for (const Device& device : shipped.devices) {
+    const std::optional<Profile> profile = shipped_profile(device.name, "validate");
+    if (!profile) continue;
+    for (const Residual& residual : profile->residuals) {
       constexpr std::string_view kRuns = "runs ";  // of fit_runs()
       if (residual.rows.starts_with(kRuns)) {
         shipped.fitted.insert(residual.rows.substr(kRuns.size()));

@@ -18,31 +18,33 @@ bool is_shipped(const std::string& profile) {
   return std::find(shipped.begin(), shipped.end(), profile) != shipped.end();
 }
 
-Profile shipped_profile(const std::string& device, const std::string& place) {
+void use_die_named(const std::string& place, Device& device) {
+  const std::string file = find_config("devices", device.die, place);
+  const Device die = read_device(parse_json(read_file(file), file));
+  const std::optional<Profile> profile = shipped_profile(die.name, file);
+  if (!profile) {
+    throw Error(place, fmt::format("{} has no profile; name a device that has one (`stepcast list "
+                                   "profiles`), or none",
+                                   die.name));
+  }
+  use_die(*profile, die, device);
+}
+
+}  // namespace
+
+std::optional<Profile> shipped_profile(const std::string& device, const std::string& place) {
+  if (!is_shipped(device)) return std::nullopt;
   const std::string path = find_config("profiles", device, place);
   Profile profile = read_profile(parse_json(read_file(path), path));
   check_device(profile, device, path);
   return profile;
 }
 
-void use_die_named(const std::string& place, Device& device) {
-  const std::string file = find_config("devices", device.die, place);
-  const Device die = read_device(parse_json(read_file(file), file));
-  if (!is_shipped(die.name)) {
-    throw Error(place, fmt::format("{} has no profile; name a device that has one (`stepcast list "
-                                   "profiles`), or none",
-                                   die.name));
-  }
-  use_die(shipped_profile(die.name, file), die, device);
-}
-
-}  // namespace
-
 Device load_device(const std::string& file, const Profile* profile) {
   const Document document = parse_json(read_file(file), file);
   Device device = read_device(document);
   if (!device.die.empty()) use_die_named(Object(document).place("die"), device);
-  if (is_shipped(device.name)) use_kernels(shipped_profile(device.name, file), device);
+  if (const auto own = shipped_profile(device.name, file)) use_kernels(*own, device);
   if (profile != nullptr && profile->device == device.name) use_kernels(*profile, device);
   return device;
 }

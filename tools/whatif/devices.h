@@ -1,7 +1,7 @@
 // Devices as a forecast takes them: the data sheet's file and what was fitted to measured kernels.
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +16,10 @@ namespace stepcast {
 // if it is not null and has any. Throws Error, also for a profile of another device and a die
 // without one.
 Device load_device(const std::string& file, const Profile* profile = nullptr);
+
+// The shipped profile that bears a device's name; none: there is none. Throws Error (place: the
+// profile's file).
+std::optional<Profile> shipped_profile(const std::string& device, const std::string& place);
 
 // The shipped profiles whose kernels load_device() gives a device, the one that goes first first.
 std::vector<std::string> profiles_of(const Device& device);

@@ -248,7 +248,10 @@ WhatIfFile::WhatIfFile(Document document, std::string base)
       references_(std::make_shared<const References>(read_references(document_, base_))) {
   common_.model = references_->model;
   common_.cluster = references_->cluster.cluster;
-  read_common(Object(document_), common_);
+  const Object root(document_);
+  read_common(root, common_);
+  // No plan could be written into what is no object.
+  for (const char* section : {"batch", "parallel", "sharding"}) root.object(section);
 }
 
 WhatIfFile::WhatIfFile(const std::string& path, const std::vector<std::string>& sets)

@@ -40,7 +40,8 @@ struct References;  // what it names by name or path (references.h)
 // threads may ask.
 class WhatIfFile {
  public:
-  // As read_what_if(). Throws Error for the files, the keys that name them and common().
+  // As read_what_if(). Throws Error for the files, the keys that name them, common(), and a section
+  // of the plan that is no object.
   WhatIfFile(const std::string& path, const std::vector<std::string>& sets);
   explicit WhatIfFile(Document document, std::string base = ".");
 
