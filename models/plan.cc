@@ -303,7 +303,8 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
 }  // namespace
 
 const std::vector<std::string> kRecomputeModules = {
-    "attention_core", "norm", "activation", "mlp", "attention", "projection", "up", "qkv"};
+    "attention_core", "norm", "activation", "mlp",     "attention",
+    "projection",     "up",   "qkv",        "quantize", "context"};
 
 Mesh Plan::mesh() const {
   Mesh mesh;
