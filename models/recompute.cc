@@ -24,7 +24,7 @@ constexpr Policy kPolicies[] = {
     {"qkv", kModuleQkv, true, false},
     {"projection", kModuleProjection, true, false}, {"up", kModuleUp, true},
     {"activation", kModuleActivation, true},  {"norm", kModuleNorm, true},
-    {"quantize", kModuleQuantize, true},
+    {"quantize", kModuleQuantize, true, false},  // the largest value, its reduction, the copies
     {"gather", kModuleGather, true},      {"late", kModuleLate, true},
 };
 

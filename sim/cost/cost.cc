@@ -232,7 +232,8 @@ Passes unfused(const Attention& a, const Fusion& fusion) {
 // Gates: silu(gate), then its product with up; in backward two products, then the activation's
 // gradient. Softmax: forward reads the scores for the maximum, for the sum and for the quotient,
 // backward reads both inputs for the sum in it and for the result (of which the probabilities are
-// made again from the scores; PriorityFusion, xla/service/gpu). Random bits are 32 an element.
+// made again from the scores; PriorityFusion, xla/service/gpu). Random bits are 32 an element. What
+// is cast as it is made is not read for it; a copy for the columns is written, as it is.
 Passes unfused(const Pointwise& p, const Fusion& fusion) {
   const double elements = count(p.rows, p.columns);
   const double each = static_cast<double>(dtype_size(p.dtype)) * elements;
@@ -250,6 +251,9 @@ Passes unfused(const Pointwise& p, const Fusion& fusion) {
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutAdd:
       return fusion.dropout ? Passes{} : Passes{2 * kBits * elements, 1};
+    case PointwiseKind::kAmax:
+    case PointwiseKind::kQuantize:
+    case PointwiseKind::kQuantizeBoth: return fusion.casts ? Passes{-each, 0} : Passes{};
     default: return {};
   }
 }

@@ -91,6 +91,7 @@ struct Fusion {
   bool norms = true;           // false: statistics and results one by one, on fp32 inputs
   bool gelu = true;            // false: the fp32 tanh in it is kept for its gradient
   bool dropout = true;         // false: its random bits are written, then read
+  bool casts = false;          // true: 8-bit operands are cast by the kernel that makes their input
 
   bool operator==(const Fusion&) const = default;
 };

@@ -409,6 +409,10 @@ std::vector<Field> memory_fields() {
             "Dropout draws its random bits as it uses them; else they are written, then read "
             "(XLA).",
             "8 bytes an element, each time it runs."),
+      field(Form::kSwitch, "fusion.casts", "false",
+            "8-bit operands are cast as their input is made (XLA); else kernels of their own read "
+            "it again (TransformerEngine).",
+            "A read less of each operand in 16 bits."),
       field(Form::kObject, "host", "{}", "The framework's host side."),
       field(Form::kSwitch, "host.p2p_sync", "false",
             "The host waits for the whole device at every message between stages (Megatron-Core's "

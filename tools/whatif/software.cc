@@ -38,6 +38,7 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.norms = object.boolean("norms", fusion.norms);
   fusion.gelu = object.boolean("gelu", fusion.gelu);
   fusion.dropout = object.boolean("dropout", fusion.dropout);
+  fusion.casts = object.boolean("casts", fusion.casts);
   object.done();
   const Object host = root.object("host");
   for (const char* of_plan : {"p2p_sync", "pass_sync", "optimizer_sync"}) host.touch(of_plan);
@@ -68,7 +69,8 @@ Json write_software(const Device& device) {
                 {"heads", fusion.heads},
                 {"norms", fusion.norms},
                 {"gelu", fusion.gelu},
-                {"dropout", fusion.dropout}}},
+                {"dropout", fusion.dropout},
+                {"casts", fusion.casts}}},
               {"host",
                {{"launch", exact_seconds(device.launch)},
                 {"pass", exact_seconds(device.pass)},

@@ -332,6 +332,9 @@ TEST(Fusion, ChargesThePassesOfACompilerThatEndsAKernelAtEverySum) {
   EXPECT_NEAR(more(dropout, &Fusion::dropout), 8 * elements / 1e12 + 2e-6, 1e-9);
   dropout.kind = PointwiseKind::kDropoutBackward;  // the mask tells all
   EXPECT_EQ(more(dropout, &Fusion::dropout), 0);
+  Pointwise cast{PointwiseKind::kQuantizeBoth, 8192, 4096, Dtype::kBf16, Dtype::kFp8, false};
+  device.kernels.fusion.casts = true;  // writes two copies of a byte and does not read 2
+  EXPECT_NEAR(more(cast, &Fusion::casts), 2 * elements / 1e12, 1e-9);
 }
 
 // A product's result read and written; of unfused attention what has the tokens' width, of 32 heads
