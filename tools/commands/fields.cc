@@ -338,8 +338,8 @@ std::vector<Field> memory_fields() {
       word("loss", "\"parallel\"", "parallel torch megatron megatron_fused transformer_engine",
            "Whose cross-entropy: one kernel a part; PyTorch's or Megatron-LM's unfused one on an "
            "fp32 copy of the logits; Megatron-LM's fusion; Transformer Engine's, in place.",
-           "4, 4, 9, 13 or 3 passes over the logits, all on the last stage. Beside the logits it "
-           "keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
+           "16, 36, 52, 52 or 10 bytes a logit over the memory bus, on the last stage. Beside the "
+           "logits it keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
            "transformer_engine none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
@@ -372,7 +372,7 @@ std::vector<Field> memory_fields() {
             "What is added to a buffer of another type is not first copied to that type.",
             "8 bytes more a weight and micro-batch, where accumulation is not fused."),
       field(Form::kSwitch, "fusion.norm_gradients", "true",
-            "The weight gradients of a norm come with its input gradient."),
+            "The weight gradients of a norm come with its input gradient; PyTorch's do not."),
       field(Form::kSwitch, "fusion.flat_gradients", "true",
             "A shard group's gradients are made side by side, not copied there afterwards (FSDP)."),
       field(Form::kSwitch, "fusion.qkv_gradients", "true",
