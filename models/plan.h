@@ -64,7 +64,7 @@ enum class CrossEntropy : std::uint8_t {
   kParallel,           // one kernel a part; fp32 probabilities beside the logits
   kTorch,              // PyTorch's, on an fp32 copy that turns into the probabilities
   kMegatron,           // Megatron-LM's vocab_parallel_cross_entropy, as written, on such a copy
-  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py): one kernel a part; an
+  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py), compiled by parts: an
                        // fp32 copy of the logits, and fp32 probabilities beside it
   kTransformerEngine,  // one kernel a direction; probabilities and gradient overwrite the logits
 };

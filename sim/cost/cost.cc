@@ -27,15 +27,16 @@
 // a block of threads each, one to a processor. The last wave of blocks leaves processors idle, and
 // each share has a gradient of q of its own in fp32, zeroed before and added up behind.
 //
-// Dropout in fused attention. Its mask is made again in each pass, in a kernel that what the vector
-// units issue bounds as it is, so little of it hides ("Reducing the Cost of Dropout in
+// Dropout in fused attention. Its mask is made again in each pass, in a kernel that the issue of
+// vector instructions bounds already, so little of it hides ("Reducing the Cost of Dropout in
 // Flash-Attention by Hiding RNG with GEMM", arXiv 2410.07531). FlashAttention-2 counts (csrc/
 // flash_attn/src/philox.cuh, dropout.h): Philox 4x32 of seven rounds for 16 scores, a round two
 // wide multiplies, two three-way exclusive ors and two additions to the key: with its start some
-// 50 integer instructions, 3 a score; 2 more compare and select. That is 0.08 cycles of a
-// multiprocessor with 64 integer lanes. FlashAttention's CuTe kernels pay 0.10 forward and 0.12
-// backward on a GB10 (Dao-AILab/flash-attention#2439, head_dim 64; less at 128), 0.02 and 0.14 on a
-// GB200 (#2597).
+// 50 integer instructions, 3 a score; 2 more unpack, compare and select. That is 0.08 cycles of a
+// multiprocessor with 64 integer lanes: at head_dim 128 a fifth of FlashAttention-2's forward and
+// a twelfth of its backward. Its CuTe kernels lose a quarter and a tenth on a GB10 with head_dim
+// 64, less with 128 (Dao-AILab/flash-attention#2439), and 15 to 25 and 30 to 40 % of their rate on
+// a GB200 (#2597).
 //
 // All else is bound by the memory bus: traffic over the long-stream bandwidth plus a ramp.
 //
