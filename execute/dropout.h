@@ -90,8 +90,8 @@ inline DropoutRule dropout_rule(double rate, std::uint64_t key, const std::uint3
 }
 
 // Which rows of the model the rows of a rank's tensor are (see above). Of tokens, row i is that of
-// token first_token + i of the micro-batch's on its context rank; of scores, its rows are (document,
-// head, query).
+// token first_token + i of the micro-batch's on its context rank; of scores, its rows are
+// (document, head, query).
 struct DropoutRows {
   std::int64_t first_sequence = 0;  // of the micro-batch, in the global batch
   std::int64_t sequences = 1;       // of the micro-batch
@@ -105,7 +105,8 @@ struct DropoutRows {
   STEPCAST_HD std::int64_t of(std::int64_t i) const {
     if (!scores) {
       const std::int64_t token = first_token + i;
-      return (first_sequence + token % sequences) * positions + context.position(token / sequences);
+      const std::int64_t position = context.position(token / sequences);
+      return (first_sequence + token % sequences) * positions + position;
     }
     const std::int64_t local = i / positions / heads;
     const std::int64_t document =

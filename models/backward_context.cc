@@ -64,8 +64,8 @@ ValueId Backward::shift(const Node& like_node, std::string_view suffix, ValueId 
   return to;
 }
 
-// `own`: attention to the rank's own keys, which stands first in forward; `ring_` holds the nodes of
-// the other steps, last step first.
+// `own`: attention to the rank's own keys, which stands first in forward; `ring_` holds the nodes
+// of the other steps, last step first.
 void Backward::ring(const Node& own, const Attention& op) {
   const std::vector<Node> steps(ring_.rbegin(), ring_.rend());
   ring_.clear();

@@ -16,9 +16,9 @@ struct AttentionValues {
 };
 
 // Adds the nodes of attention over the keys of all `plan.context` ranks. `own`: that over a rank's
-// own tokens. With g key-value heads of d columns, n tokens a rank and c ranks, what a rank sends of
-// keys and values, each way, is (c - 1) n 2 g d elements in forward and twice that in backward, be
-// it block by block or gathered:
+// own tokens. With g key-value heads of d columns, n tokens a rank and c ranks, a rank sends
+// (c - 1) n 2 g d elements of keys and values in forward and twice that in backward, be it block by
+// block or gathered:
 //   all_gather  keys and values are gathered, again in backward (none stay); their gradients are
 //               reduced and scattered
 //   ring        c - 1 shifts, each beside attention on the block before; the results of the blocks

@@ -1,10 +1,11 @@
-// Fused attention, one head at a time: its scores live in scratch of queries x keys numbers. Backward
-// makes them again from the log-sum-exp that forward kept (Dao et al. 2022): with P = exp(S - lse),
+// Fused attention, one head at a time: its scores live in scratch of queries x keys numbers.
+// Backward makes them again from the log-sum-exp that forward kept (Dao et al. 2022): with
+// P = exp(S - lse),
 //   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dQ = scale dS K,  dK = scale dS^T Q.
 // With dropout, of factors M on the probabilities (0 or 1 / (1 - rate)), O = (P M) V, so that
 //   dV = (P M)^T dO,  dP = M dO V^T;  rowsum(dP P) is still rowsum(dO O).
-// Of keys that are a part of all, backward takes O and lse of all: P is then their part of the whole
-// softmax, and the sums are over the parts.
+// Of keys that are a part of all, backward takes O and lse of all: P is then their part of the
+// whole softmax, and the sums are over the parts.
 // Cost: O(queries keys d) a head; a causal mask saves no work here.
 #include <algorithm>
 #include <cmath>

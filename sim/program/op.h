@@ -152,15 +152,15 @@ enum class PointwiseKind : std::uint8_t {
   // Operands of 8-bit products, (rows, columns) that of x. A product reads its operands along k, in
   // which it sums; so a matrix that two products read along different sides is needed twice: once
   // as it stands and once for its columns, transposed or with scales of its own.
-  kAmax,             // x -> amax (1) fp32: the largest |x|, from which a scale follows
-  kQuantize,         // x [, amax] -> x scaled, in 8 bits
-  kQuantizeBoth,     // x [, amax] -> the same, and the copy for the columns
-  kTranspose,        // x -> its transpose
+  kAmax,          // x -> amax (1) fp32: the largest |x|, from which a scale follows
+  kQuantize,      // x [, amax] -> x scaled, in 8 bits
+  kQuantizeBoth,  // x [, amax] -> the same, and the copy for the columns
+  kTranspose,     // x -> its transpose
   // Of context parallelism (see Attention).
   kKeysValues,          // [qk,] qkv -> kv (rows, columns = 2 g d)
   kKeysValuesBackward,  // d_kv, d_qkv -> d_qkv, its last columns added to
-  kMergeAttention,      // o (rows, columns = a d), lse, o', lse' of other keys -> o, lse of both, in
-                        //   place: o = (o e^lse + o' e^lse') / (e^lse + e^lse')
+  kMergeAttention,      // o (rows, columns = a d), lse, o', lse' of other keys -> o, lse of both,
+                        //   in place: o = (o e^lse + o' e^lse') / (e^lse + e^lse')
 };
 std::string_view pointwise_name(PointwiseKind kind);
 

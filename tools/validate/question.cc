@@ -62,14 +62,16 @@ struct Degrees {
   std::int64_t gpus = 0, tensor = 1, context = 1, pipeline = 1, data = 1, virtual_stages = 1;
 };
 
-// Heads are shared out over context ranks (DeepSpeed-Ulysses; Transformer Engine's a2a): no flag of
-// a row says so, but Megatron-LM's tests have it in their names.
+// Heads may be shared out over context ranks by all-to-alls (DeepSpeed-Ulysses; Transformer
+// Engine's a2a). Megatron-LM's tests say so in their names alone.
 void refuse_axes(const Json& row) {
   if (stated_count(row, "parallel", "ep").value_or(1) > 1) {
     throw Error("parallel.ep", "expert parallelism is not covered yet");
   }
-  const bool all_to_all = has(lower(text_of(row, "id")), "a2a") ||
-                          has(lower(text_of(flags_of(row), "cp-comm-type")), "a2a");
+  const bool all_to_all =
+      has(lower(text_of(row, "id")), "a2a") ||
+      has(lower(text_of(flags_of(row), "cp-comm-type")), "a2a") ||
+      has(lower(text_of(section_of(section_of(row, "parallel"), "extra"), "cp_comm_type")), "a2a");
   if (stated_count(row, "parallel", "cp").value_or(1) > 1 && all_to_all) {
     throw Error("parallel.cp", "context parallelism by all-to-alls is not covered yet");
   }
