@@ -1,8 +1,6 @@
-// The what-if file's half of the table, and how paths nest. The limits are those of the readers; a
-// test steps over each of them.
+// The what-if file's half of the table. The limits are those of the readers; a test steps over each
+// of them.
 #include "tools/commands/fields.h"
-
-#include <algorithm>
 
 #include "sim/program/mesh.h"
 #include "sim/program/pieces.h"
@@ -226,7 +224,15 @@ std::vector<Field> batch_and_parallel_fields() {
             "asynchronous tensor parallelism of PyTorch). Needs sequence_parallel.",
             "Hides most of what tensor_exposed has left; smaller products are slower."),
       count("parallel.context", "1", kDegree,
-            "Ranks that share one sequence; only 1 is covered yet."),
+            "Ranks that share every sequence: each has two stretches of it (of 2 x context), the "
+            "i-th first and the i-th last. Only attention needs the others' keys and values.",
+            "Divides activations; context_exposed. Weights are copies, as among data ranks: "
+            "sharding divides by both."),
+      word("parallel.context_exchange", "ring", "ring all_gather",
+           "How context ranks see each other's keys and values: block by block round a ring, each "
+           "beside attention on the block before (Transformer Engine's p2p), or gathered before "
+           "attention (Llama 3, PyTorch).",
+           "The same bytes; a ring hides most of them, in smaller kernels."),
       count("parallel.expert", "1", kDegree,
             "Ranks that share the experts; only 1 is covered yet."),
       count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
@@ -234,8 +240,8 @@ std::vector<Field> batch_and_parallel_fields() {
       count("parallel.virtual_stages", "1", {1, 10'000},
             "Stretches of layers (chunks) that a stage holds, interleaved.",
             "Divides the bubble by it; multiplies the messages between stages."),
-      count("parallel.data", "what the cluster leaves: devices / (tensor x pipeline)", kDegree,
-            "Ranks that work on different sequences; they reduce their gradients.",
+      count("parallel.data", "what the cluster leaves: devices / (tensor x context x pipeline)",
+            kDegree, "Ranks that work on different sequences; they reduce their gradients.",
             "data_exposed, and what sharding divides by."),
       word("parallel.schedule", "1f1b; interleaved with virtual_stages > 1",
            "gpipe 1f1b interleaved", "The order of forward and backward calls on a stage.",
@@ -469,32 +475,6 @@ std::vector<Field> all_fields() {
   append(all, report_fields());
   append(all, terms());
   return all;
-}
-
-std::string_view last_component(std::string_view path) {
-  const std::size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? path : path.substr(dot + 1);
-}
-
-std::vector<Field> children(const std::vector<Field>& fields, const Field& parent) {
-  std::vector<Field> found;
-  std::copy_if(fields.begin(), fields.end(), std::back_inserter(found), [&](const Field& f) {
-    if (f.topic != parent.topic || !f.path.starts_with(parent.path)) return false;
-    std::string_view rest = f.path.substr(parent.path.size());
-    if (rest.starts_with("[]")) rest.remove_prefix(2);
-    return rest.starts_with('.') && rest.find('.', 1) == std::string_view::npos;
-  });
-  return found;
-}
-
-std::vector<std::string> split_words(std::string_view words) {
-  std::vector<std::string> list;
-  for (std::size_t at = 0; at < words.size();) {
-    const std::size_t end = std::min(words.find(' ', at), words.size());
-    list.emplace_back(words.substr(at, end - at));
-    at = end + 1;
-  }
-  return list;
 }
 
 }  // namespace stepcast
