@@ -84,6 +84,7 @@ enum Module : std::uint16_t {
   kModuleUp = 128,
   kModuleProjection = 256,
   kModuleQkv = 512,
+  kModuleQuantize = 1024,
 };
 
 // How a node is to be differentiated where its Op alone does not tell.

@@ -336,7 +336,8 @@ std::string model_degrees_text(const Plan& plan) {
 }
 
 const std::vector<std::string> kRecomputeModules = {
-    "attention_core", "norm", "activation", "mlp", "attention", "projection", "up", "qkv"};
+    "attention_core", "norm", "activation", "mlp",     "attention",
+    "projection",     "up",   "qkv",        "quantize", "context"};
 
 Mesh Plan::mesh() const {
   Mesh mesh;

@@ -165,6 +165,8 @@ struct Plan {
   bool dropout = false;                // the model's dropout is active
   double dropout_rate = kDropoutRate;  // with this probability; costs nothing, changes the numbers
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
+  bool scan_layers = false;            // the layers are one loop over stacked tensors: what one of
+                                       // them saves is copied into its stack (stack.h)
 
   // Bit for bit the same again: new tensors are filled before they are written, those of `filled`
   // (of Filled; left out, PyTorch's own). What is computed is the same in any case.
@@ -219,6 +221,7 @@ struct Plan {
 //   projection      attention's output projection and the residual sum behind it
 //   up              the MLP's first matrix product
 //   qkv             the product that makes queries, keys and values, their norm and rotation
+//   quantize        8-bit copies that products read; context: the result of a listed attention_core
 extern const std::vector<std::string> kRecomputeModules;
 
 // Rows of the embedding table and of the head: the vocabulary, rounded up to a multiple of
@@ -257,13 +260,13 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
-// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "deterministic",
-// "filled", "allocator", "buffers" of a what-if, "host" but for its launch, and leaves its other
-// keys to others. `devices` > 0 derives a left out data degree and has to match; 0 takes any.
-// Required is only batch.sequence_length; the rest defaults to the members above, global to micro *
-// data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients
-// to the compute type, dropout and its rate to the model's. With fp32 weights there is no further
-// master copy, with fp32 gradients no further copy of those, whatever is asked.
+// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "scan_layers",
+// "deterministic", "filled", "allocator", "buffers" of a what-if, "host" but for its launch, and
+// leaves its other keys to others. `devices` > 0 derives a left out data degree and has to match; 0
+// takes any. Required is only batch.sequence_length; the rest defaults to the members above, global
+// to micro * data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1,
+// gradients to the compute type, dropout and its rate to the model's. With fp32 weights there is no
+// further master copy, with fp32 gradients no further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

@@ -352,6 +352,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.dropout_rate =
       what_if.number("dropout_rate", model.dropout_rate, kDropoutLeast, kDropoutMost);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
+  plan.scan_layers = what_if.boolean("scan_layers", plan.scan_layers);
   read_filled(what_if, plan);
   read_host(what_if.object("host"), plan);
   const Object allocator = what_if.object("allocator");
@@ -397,6 +398,7 @@ Json write_plan(const Plan& plan) {
   json["dropout"] = plan.dropout;
   json["dropout_rate"] = plan.dropout_rate;
   json["clip_gradients"] = plan.clip_gradients;
+  json["scan_layers"] = plan.scan_layers;
   json["deterministic"] = plan.deterministic;
   json["filled"] = Json::array();
   for (const auto& [word, what] : kFills) {

@@ -139,8 +139,9 @@ ValueId Writer::input(std::string_view name, ValueId x, std::uint16_t modules, C
   const std::string gather = std::string(name) + ".gather";
   if (!plan_.eight_bit.on()) return enters ? enter(gather, x, modules) : x;
   if (enters && scattered_) return gathered_input(name, x, modules);
+  const auto again = static_cast<std::uint16_t>(modules | kModuleQuantize);
   const ValueId copy = quantize(block_, block_.nodes, plan_.eight_bit,
-                                {std::string(name) + ".input", x, modules});
+                                {std::string(name) + ".input", x, again});
   if (enters) block_.exchange(gather, ExchangeKind::kEnter, {copy}, {}, modules);
   return copy;
 }
@@ -149,7 +150,8 @@ ValueId Writer::input(std::string_view name, ValueId x, std::uint16_t modules, C
 // Scaled in blocks: backward gathers the shards of the other copy.
 ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint16_t modules) {
   const EightBit& eight_bit = plan_.eight_bit;
-  Quantization what{std::string(name) + ".input", x, modules};
+  Quantization what{std::string(name) + ".input", x,
+                    static_cast<std::uint16_t>(modules | kModuleQuantize)};
   what.both = eight_bit.blocks();
   what.shared_scale = true;
   const ValueId shard = quantize(block_, block_.nodes, eight_bit, what);

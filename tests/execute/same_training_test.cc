@@ -92,6 +92,11 @@ void add_data_parallel(Cases& cases) {
   cases.add("zero0_without_clipping", llama, 2, [](Plan& p) {
     p.data = 2, p.clip_gradients = false;
   });
+  cases.add("zero3_layers_in_a_loop", gpt, 2, [](Plan& p) {
+    p.data = 2, p.zero = 3, p.scan_layers = true, p.fused_attention = false;
+    p.recompute = Recompute::kModules;
+    p.recompute_modules = {"attention_core", "norm", "activation"};
+  });
 }
 
 void add_tensor_parallel(Cases& cases) {

@@ -296,7 +296,8 @@ std::vector<Field> memory_fields() {
                        "Full recomputation of the first layers of each chunk only (Megatron-LM: "
                        "--recompute-method block).")),
       input_only(word("recompute.modules", "not given",
-                      "attention_core norm activation mlp attention projection up qkv",
+                      "attention_core norm activation mlp attention projection up qkv quantize "
+                      "context",
                       "Run these parts of each layer again.", "", Form::kWords)),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
       word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
@@ -354,6 +355,11 @@ std::vector<Field> memory_fields() {
             "What is trained; no time and no memory."),
       field(Form::kSwitch, "clip_gradients", "true",
             "Clip by the global norm: all ranks reduce it before the update."),
+      field(Form::kSwitch, "scan_layers", "false",
+            "The layers are one loop over stacked tensors (jax.lax.scan), so what a layer saves "
+            "for backward is copied into its stack; not what is 8 bits, nor the input that full "
+            "recomputation keeps.",
+            "A read and a write more of each saved activation of 16 bits or more."),
       field(Form::kSwitch, "deterministic", "false",
             "Deterministic algorithms (Megatron-LM's --deterministic-mode): PyTorch fills new "
             "tensors before they are written, and attention's backward adds up in one order.",
@@ -387,6 +393,28 @@ std::vector<Field> memory_fields() {
             "A gated MLP's activation and product are one kernel."),
       field(Form::kSwitch, "fusion.update", "true",
             "The update is one kernel; else fp32 gradients are unscaled, clipped, copied."),
+      field(Form::kSwitch, "fusion.lookups", "true",
+            "The embedding is looked up; else it is the product of a one-hot matrix with the "
+            "table, and its gradient another (JAX's one_hot and einsum).",
+            "Two products of tokens x vocabulary x hidden, and the one-hot matrix written."),
+      field(Form::kSwitch, "fusion.biases", "true",
+            "A bias is added as its product is made; else by a pass over the result (XLA)."),
+      field(Form::kSwitch, "fusion.softmax", "true",
+            "The softmax of unfused attention is one kernel a direction; else its maximum, its sum "
+            "and the quotient are three, and the sum in its gradient is one more (XLA).",
+            "4 bytes more a score forward and 4 backward with 16 bits."),
+      field(Form::kSwitch, "fusion.heads", "true",
+            "The products of unfused attention read and write tokens as the layers have them; else "
+            "they are transposed to and from one matrix a head (XLA)."),
+      field(Form::kSwitch, "fusion.norms", "true",
+            "A norm is one kernel a direction; else statistics and result each read its input, in "
+            "fp32 (XLA)."),
+      field(Form::kSwitch, "fusion.gelu", "true",
+            "The gradient of gelu works from its input; else the fp32 tanh in it is kept (XLA)."),
+      field(Form::kSwitch, "fusion.dropout", "true",
+            "Dropout draws its random bits as it uses them; else they are written, then read "
+            "(XLA).",
+            "8 bytes an element, each time it runs."),
       field(Form::kObject, "host", "{}", "The framework's host side."),
       field(Form::kSwitch, "host.p2p_sync", "false",
             "The host waits for the whole device at every message between stages (Megatron-Core's "

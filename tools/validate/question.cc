@@ -439,6 +439,8 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   // Megatron-Core's own CUDA graphs, of layers or of the whole iteration: the host issues those.
   const Json& recipe = section_of(section_of(section_of(row, "software"), "extra"), "recipe");
   if (text_of(recipe, "cuda_graph_impl") == "local") what_if["host"]["launch"] = "0 us";
+  const Json& run = section_of(section_of(row, "software"), "extra");
+  if (const auto scan = switch_of(run, "scan_layers")) what_if["scan_layers"] = *scan;
   const Json& extra = section_of(section_of(row, "model"), "extra");
   if (const auto dropout = switch_of(extra, "dropout")) what_if["dropout"] = *dropout;
   ask_deterministic(row, framework, device, what_if);
