@@ -18,6 +18,7 @@ class Backward {
     out_.saved.assign(values, false);
     gradient_.assign(values, kNoValue);
     weight_gradient_.assign(values, kNoValue);
+    turned_.assign(values, kNoValue);
     mark_dropped();
   }
 
@@ -68,7 +69,9 @@ class Backward {
   void rule(const Node& node, const Gather& op);
   void rule(const Node& node, const Loss& op);
   void rule(const Node& node, const Update& op);
+  ValueId in_order(const Node& node, ValueId d);
   void rule(const Node& node, const Exchange& exchange);
+  void gate(const Node& node, const Pointwise& op, PointwiseKind kind);
   void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);
   void bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d);
 
@@ -77,6 +80,7 @@ class Backward {
   Differentiated out_;
   std::vector<ValueId> gradient_;         // by value
   std::vector<ValueId> weight_gradient_;  // by value
+  std::vector<ValueId> turned_;           // by value: an 8-bit copy, transposed in backward
   std::vector<std::int32_t> dropped_;     // by value: its slice, or -1
   std::vector<bool> rerun_;               // by slice
   std::vector<Node> pending_;  // a weight gradient and its copies; waits for an exchange to start

@@ -64,6 +64,8 @@ struct Exchange {
   Reduction reduction = Reduction::kSum;
   // kReduceScatter: the gradient is quantised before it is gathered, and crosses in 8 bits.
   bool eight_bit_gradient = false;
+  // kAllGather: the gradient is copied, to be in the ranks' order, before it is scattered.
+  bool copied_gradient = false;
 };
 
 // Which part of a layer a node belongs to, as "recompute": {"modules": [...]} names them.

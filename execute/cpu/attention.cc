@@ -79,16 +79,14 @@ void probabilities(const Attention& op, const Packed& p, Real* scores, Real* lse
 
 template <class Real>
 void forward(const Attention& op, const Work& work, const Packed& p, Scratch<Real>& scratch) {
-  const Operand& source = work.reads[0];
-  const Operand& qkv = work.reads[work.reads.size() - 1];
   const std::int64_t s = p.positions, d = p.head_dim;
   Real* scores = scratch.scores.data();
   for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       const std::int64_t kv = head / p.group();
-      const auto q = p.view<Real>(source, sequence, p.query_column(head));
-      const auto k = p.view<Real>(source, sequence, p.key_column(kv));
-      const auto v = p.view<Real>(qkv, sequence, p.value_column(kv));
+      const auto q = p.view<Real>(work.reads, 0, sequence, head);
+      const auto k = p.view<Real>(work.reads, 1, sequence, kv);
+      const auto v = p.view<Real>(work.reads, 2, sequence, kv);
       const auto o = p.view<Real>(work.writes[0], sequence, p.query_column(head));
       Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * s;
       multiply<Real>(s, s, d, p.scale(), {q.data, q.stride, false}, {k.data, k.stride, true}, 0,
@@ -134,16 +132,16 @@ void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Re
 template <class Real>
 void backward(const Attention& op, const Work& work, const Packed& p, Scratch<Real>& scratch) {
   const std::size_t n = work.reads.size();
-  const Operand &source = work.reads[0], &qkv = work.reads[n - 4];
+  const std::span<const Operand> sources = work.reads.first(n - 3);
   const std::int64_t s = p.positions, d = p.head_dim;
   Real* scores = scratch.scores.data();
   Real* gradients = scratch.gradients.data();
   for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       const std::int64_t kv = head / p.group();
-      const auto q = p.view<Real>(source, sequence, p.query_column(head));
-      const auto k = p.view<Real>(source, sequence, p.key_column(kv));
-      const auto v = p.view<Real>(qkv, sequence, p.value_column(kv));
+      const auto q = p.view<Real>(sources, 0, sequence, head);
+      const auto k = p.view<Real>(sources, 1, sequence, kv);
+      const auto v = p.view<Real>(sources, 2, sequence, kv);
       const auto o = p.view<Real>(work.reads[n - 3], sequence, p.query_column(head));
       const auto d_o = p.view<Real>(work.reads[n - 1], sequence, p.query_column(head));
       const Real* lse = values<Real>(work.reads[n - 2]) + (sequence * p.heads + head) * s;
@@ -153,9 +151,9 @@ void backward(const Attention& op, const Work& work, const Packed& p, Scratch<Re
                      gradients, s);
       score_gradients<Real>(op, p, o, d_o, lse,
                             RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
-      const auto dq = p.view<Real>(work.writes[0], sequence, p.query_column(head));
-      const auto dk = p.view<Real>(work.writes[0], sequence, p.key_column(kv));
-      const auto dv = p.view<Real>(work.writes[0], sequence, p.value_column(kv));
+      const auto dq = p.view<Real>(work.writes, 0, sequence, head);
+      const auto dk = p.view<Real>(work.writes, 1, sequence, kv);
+      const auto dv = p.view<Real>(work.writes, 2, sequence, kv);
       const double beta = head % p.group() == 0 ? 0 : 1;
       multiply<Real>(s, d, s, p.scale(), {gradients, s, false}, {k.data, k.stride, false}, 0,
                      dq.data, dq.stride);
@@ -172,9 +170,7 @@ void backward(const Attention& op, const Work& work, const Packed& p, Scratch<Re
 template <class Real>
 void run(const Attention& op, const Work& work, Scratch<Real>& scratch) {
   const bool is_forward = op.pass == Pass::kForward;
-  const std::size_t n = work.reads.size();
-  const Tensor& qkv = *work.reads[is_forward ? n - 1 : n - 4].tensor;
-  const Packed p(qkv, op.kv_heads, op.head_dim, op.batch);
+  const Packed p(op);
   const auto size = static_cast<std::size_t>(p.positions * p.positions);
   if (scratch.scores.size() < size) scratch.scores.resize(size);
   if (scratch.gradients.size() < size) scratch.gradients.resize(size);

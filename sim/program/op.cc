@@ -93,6 +93,7 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kQuantizeBoth: return 2;     // scale, largest of what is seen
     case PointwiseKind::kCast:
     case PointwiseKind::kTranspose:
+    case PointwiseKind::kUnflatten:
     case PointwiseKind::kMask:
     case PointwiseKind::kMaskBackward:
     case PointwiseKind::kFill: return 0;             // moves only
@@ -199,7 +200,8 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kScale:
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:
-    case PointwiseKind::kTranspose: break;
+    case PointwiseKind::kTranspose:
+    case PointwiseKind::kUnflatten: break;
   }
 }
 
@@ -311,6 +313,7 @@ std::string_view pointwise_name(PointwiseKind kind) {
     case PointwiseKind::kQuantize: return "quantize";
     case PointwiseKind::kQuantizeBoth: return "quantize_both";
     case PointwiseKind::kTranspose: return "transpose";
+    case PointwiseKind::kUnflatten: return "unflatten";
   }
   return "?";
 }

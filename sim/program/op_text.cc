@@ -19,7 +19,7 @@ namespace stepcast {
 
 namespace {
 
-constexpr int kPointwiseKinds = static_cast<int>(PointwiseKind::kTranspose) + 1;
+constexpr int kPointwiseKinds = static_cast<int>(PointwiseKind::kUnflatten) + 1;
 
 std::string_view pass_name(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 std::string_view norm_name(NormKind kind) { return kind == NormKind::kLayer ? "layer" : "rms"; }

@@ -1,8 +1,6 @@
-// The what-if file's half of the table, and how paths nest. The limits are those of the readers; a
-// test steps over each of them.
+// The what-if file's half of the table. The limits are those of the readers; a test steps over each
+// of them.
 #include "tools/commands/fields.h"
-
-#include <algorithm>
 
 #include "sim/program/mesh.h"
 #include "sim/program/pieces.h"
@@ -220,6 +218,15 @@ std::vector<Field> batch_and_parallel_fields() {
       field(Form::kSwitch, "parallel.tensor_overlap", "true",
             "Backward's tensor collectives run beside the weight gradients.",
             "Hides a part of tensor_exposed."),
+      field(Form::kSwitch, "parallel.gather_again", "true",
+            "Sequence parallelism keeps shards, which backward gathers again (Megatron-LM); else "
+            "what was gathered is kept.",
+            "Inputs of a layer's products, tensor times as large, for a gather less of each."),
+      field(Form::kSwitch, "parallel.batch_first", "false",
+            "Activations are (batch, sequence, hidden), as PyTorch's DTensor has them: what "
+            "sequence parallelism gathers and scatters is copied to be in order, unless moved in "
+            "pieces.",
+            "One more read and write for each exchange of a layer."),
       count("parallel.tensor_pieces", "1", {1, kPiecesMax},
             "A layer's gathers and forward's reduce-scatters are moved in so many pieces beside "
             "the product that takes or makes them (tp_comm_overlap of Transformer Engine, "
@@ -275,14 +282,19 @@ std::vector<Field> memory_fields() {
             "Without it all of that is in data_exposed."),
       count("sharding.prefetch", "1", {0, 64}, "With zero 3: units gathered ahead of their use.",
             "More hide more and hold more buffers."),
+      field(Form::kSwitch, "sharding.flat_weights", "true",
+            "With zero 3: gathered weights are used where they came; else each is copied out first "
+            "(FSDP2).",
+            "One more read and write of every gathered byte, unhidden."),
       count("sharding.shard_group", "0", {0, kRanksMax},
             "Hybrid sharding: ranks that share one copy of the state; 0 means all of data.",
             "Gathers stay within the group; gradients are also reduced between copies."),
       field(Form::kSwitch, "sharding.reshard_after_forward", "true",
             "With zero 3: weights are dropped after forward and gathered again in backward."),
-      word("recompute", "\"none\"", "none full selective",
+      word("recompute", "\"none\"", "none full selective per_op",
            "What backward computes again instead of keeping it: full keeps each layer's input "
-           "only, selective drops the attention core.",
+           "only, selective drops the attention core, per_op keeps attention and every second "
+           "product of a layer (PyTorch's selective activation checkpointing, in torchtitan).",
            "Fewer activations for up to a third more compute.", Form::kWordOrObject),
       input_only(count("recompute.every", "not given", {1, 10'000},
                        "Keep the input of each group of this many layers, run the group again.")),
@@ -292,6 +304,10 @@ std::vector<Field> memory_fields() {
       input_only(word("recompute.modules", "not given",
                       "attention_core norm activation mlp attention projection up qkv",
                       "Run these parts of each layer again.", "", Form::kWords)),
+      field(Form::kSwitch, "recompute_early_stop", "false",
+            "Full recomputation ends when backward has all that it needs (PyTorch since 2.1): a "
+            "layer's last product is not run again.",
+            "Up to a quarter of recomputation."),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
       word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
            "Weights in use, and activations. With fp8 the products of the layers' weights run in 8 "
@@ -323,6 +339,12 @@ std::vector<Field> memory_fields() {
       count("vocabulary_multiple", "1", {1, 1 << 16},
             "The vocabulary is rounded up to a multiple of this times tensor (Megatron-LM: 128).",
             "Rows of the embedding and of the head."),
+      field(Form::kSwitch, "fused_qkv", "true",
+            "One matrix product makes queries, keys and values; else three, as in Hugging Face's "
+            "and Meta's models.",
+            "Times of the products; in backward two sums of their input's gradients."),
+      field(Form::kSwitch, "fused_gate_up", "true",
+            "One matrix product makes both branches of a gated MLP; else two."),
       word("attention", "\"fused\"", "fused unfused",
            "Fused (flash) attention, or scores and softmax in memory.",
            "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
@@ -377,6 +399,10 @@ std::vector<Field> memory_fields() {
             "A shard group's gradients are made side by side, not copied there afterwards (FSDP)."),
       field(Form::kSwitch, "fusion.qkv_gradients", "true",
             "Fused attention makes d_q, d_k and d_v side by side; no copy behind it joins them."),
+      field(Form::kSwitch, "fusion.norms", "true",
+            "RMSNorm is one kernel; else PyTorch's operations in fp32, one by one."),
+      field(Form::kSwitch, "fusion.rotary", "true",
+            "Queries and keys are rotated by one kernel; else by three, in fp32."),
       field(Form::kSwitch, "fusion.gates", "true",
             "A gated MLP's activation and product are one kernel."),
       field(Form::kSwitch, "fusion.update", "true",
@@ -469,32 +495,6 @@ std::vector<Field> all_fields() {
   append(all, report_fields());
   append(all, terms());
   return all;
-}
-
-std::string_view last_component(std::string_view path) {
-  const std::size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? path : path.substr(dot + 1);
-}
-
-std::vector<Field> children(const std::vector<Field>& fields, const Field& parent) {
-  std::vector<Field> found;
-  std::copy_if(fields.begin(), fields.end(), std::back_inserter(found), [&](const Field& f) {
-    if (f.topic != parent.topic || !f.path.starts_with(parent.path)) return false;
-    std::string_view rest = f.path.substr(parent.path.size());
-    if (rest.starts_with("[]")) rest.remove_prefix(2);
-    return rest.starts_with('.') && rest.find('.', 1) == std::string_view::npos;
-  });
-  return found;
-}
-
-std::vector<std::string> split_words(std::string_view words) {
-  std::vector<std::string> list;
-  for (std::size_t at = 0; at < words.size();) {
-    const std::size_t end = std::min(words.find(' ', at), words.size());
-    list.emplace_back(words.substr(at, end - at));
-    at = end + 1;
-  }
-  return list;
 }
 
 }  // namespace stepcast
