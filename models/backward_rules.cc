@@ -108,27 +108,14 @@ void Backward::rule(const Node& node, const Gemm& op) {
 }
 
 void Backward::rule(const Node& node, const Attention& op) {
-  const ValueId d_out = gradient(node.out[0]);
-  Attention backward = op;
-  backward.pass = Pass::kBackward;
-  backward.deterministic = options_.deterministic;
-  if (node.in.size() == 3) {  // q, k, v
-    Values in, out;
-    for (ValueId v : node.in) in.add(want(v));
-    for (ValueId v : {want(node.out[0]), want(node.out[1]), d_out}) in.add(v);
-    for (ValueId v : node.in) out.add(contribution(v));
-    push(make(node, ".gradient", backward, in, out));
-    for (std::size_t i = 0; i < 3; ++i) give(node, node.in[i], out[i]);
-    return;
+  switch (op.source) {
+    case KeySource::kOwn:
+      if (!ring_.empty()) return ring(node, op);
+      own_attention(node, op);
+      return;
+    case KeySource::kGathered: return gathered_attention(node, op);
+    case KeySource::kPassed: return ring_.push_back(node);  // until the rank's own comes
   }
-  const ValueId qkv = want(node.in[node.in.size() - 1]);
-  const ValueId qk = node.in.size() > 1 ? want(node.in[0]) : kNoValue;
-  want(node.out[0]);
-  want(node.out[1]);
-  const ValueId d_qkv = contribution(qkv);
-  push(make(node, ".gradient", backward, {qk, qkv, node.out[0], node.out[1], d_out}, {d_qkv}));
-  give(node, qkv, d_qkv);
-  if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;
 }
 
 void Backward::rule(const Node& node, const Norm& op) {
@@ -245,6 +232,17 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       give(node, node.in[0], d);
       return;
     }
+    case PointwiseKind::kKeysValues: {
+      const ValueId d_qkv = gradient(node.in[node.in.size() - 1]);  // attention made it
+      STEPCAST_CHECK(d_qkv != kNoValue, "keys and values that no attention reads");
+      Pointwise backward = op;
+      backward.kind = PointwiseKind::kKeysValuesBackward;
+      push(make(node, ".gradient", backward, {dy, d_qkv}, {d_qkv}));
+      return;
+    }
+    case PointwiseKind::kMergeAttention:  // each part's rule takes the merged result
+      gradient_[static_cast<std::size_t>(node.in[2])] = dy;
+      return;
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:  // rounding is not differentiated
       return alias(node, node.in[0], dy);
@@ -293,6 +291,9 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
   back.name += ".gradient";
   back.phase = Phase::kBackward;
   switch (exchange.kind) {
+    case ExchangeKind::kShift:
+      STEPCAST_CHECK(false, "the gradients of a ring are its attention's business");
+      break;
     case ExchangeKind::kAllReduce:
       break;  // every rank holds the whole gradient of the sum already
     case ExchangeKind::kEnter: {
@@ -315,7 +316,7 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
       }
       back.work = Exchange{exchange.kind == ExchangeKind::kAllGather ? ExchangeKind::kReduceScatter
                                                                      : ExchangeKind::kAllGather,
-                           Reduction::kSum};
+                           Reduction::kSum, false, exchange.axis};
       back.in = {d};
       back.out = {dx};
       push(std::move(back));

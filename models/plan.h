@@ -24,6 +24,13 @@ enum class StageLayout : std::uint8_t {
   kBalanced,  // the slowest chunk as fast as possible, embedding and head counted by their FLOPs
   kGiven,     // Plan::stages
 };
+// How the ranks of a context axis see each other's keys and values.
+enum class ContextExchange : std::uint8_t {
+  kRing,       // block by block round a ring, each beside attention on the block before (Liu et al.
+               // 2023, "Ring Attention"; Transformer Engine's p2p)
+  kAllGather,  // gathered before attention, their gradients reduced and scattered behind it
+               // (Llama 3, section 3.3.2; Transformer Engine's all_gather)
+};
 enum class Recompute : std::uint8_t {
   kNone,
   kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers';
@@ -65,7 +72,7 @@ enum class CrossEntropy : std::uint8_t {
   kParallel,           // one kernel a part; fp32 probabilities beside the logits
   kTorch,              // PyTorch's, on an fp32 copy that turns into the probabilities
   kMegatron,           // Megatron-LM's vocab_parallel_cross_entropy, as written, on such a copy
-  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py): one kernel a part; an
+  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py), compiled by parts: an
                        // fp32 copy of the logits, and fp32 probabilities beside it
   kTransformerEngine,  // one kernel a direction; probabilities and gradient overwrite the logits
 };
@@ -116,8 +123,9 @@ struct Plan {
                                        // once more (Megatron-LM); else what was gathered is kept
   std::int64_t tensor_pieces = 1;      // a layer's exchanges are moved in so many pieces beside the
                                        // product that takes or makes them
-  std::int64_t context = 1;            // degrees of context and expert other than 1 are refused
-  std::int64_t expert = 1;             // until their lowering exists
+  std::int64_t context = 1;            // ranks that share a sequence
+  ContextExchange context_exchange = ContextExchange::kRing;
+  std::int64_t expert = 1;             // degrees other than 1 are refused until it is lowered
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
   std::int64_t pipeline = 1;
   std::int64_t virtual_stages = 1;     // chunks a stage (interleaved)
@@ -138,7 +146,8 @@ struct Plan {
   std::int64_t prefetch = 1;           // ZeRO-3: units gathered ahead
   bool flat_weights = true;            // ZeRO-3: used where they were gathered; else (FSDP2) each
                                        // copied out of there first
-  std::int64_t shard_group = 0;        // hybrid sharding: ranks that share one copy; 0: all of data
+  std::int64_t shard_group = 0;        // hybrid sharding: data ranks that share one copy (with
+                                       // their context ranks); 0: all of data
   bool reshard_after_forward = true;   // ZeRO-3: gather again in backward; false: gathered once a
                                        // step and whole until the last backward
 
@@ -159,7 +168,8 @@ struct Plan {
 
   std::int64_t vocabulary_multiple = 1;  // the vocabulary is rounded up to that times tensor
 
-  bool fused_qkv = true;               // one product makes queries, keys and values; else three
+  bool fused_qkv = true;               // one product makes queries, keys and values (so it is taken
+                                       // to be between context ranks); else three
   bool fused_gate_up = true;           // one makes both branches of a gated MLP; else two
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
   SoftmaxKernels softmax = SoftmaxKernels::kFused;  // of unfused attention
@@ -195,12 +205,15 @@ struct Plan {
 
   bool operator==(const Plan&) const = default;
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
-  std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
+  // Over what a copy of the state may be sharded: kStateAxes (sim/program/program.h).
+  std::int64_t shards() const { return context * (shard_group > 0 ? shard_group : data); }
   // One shard is no sharding, whatever the stage is called.
   int effective_zero() const { return shards() > 1 ? zero : 0; }
   // What one token attends to at most, and how many such stretches a micro-batch has.
   std::int64_t attended() const { return document_length > 0 ? document_length : sequence_length; }
   std::int64_t documents() const { return micro_batch * (sequence_length / attended()); }
+  // Of a micro-batch, on one rank.
+  std::int64_t tokens() const { return sequence_length / context * micro_batch; }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
   bool fills(Filled what) const { return deterministic && (filled & what) != 0; }
   // Of what most matrix products read.
@@ -232,6 +245,9 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan);
 // (megatron/fused_kernels/scaled_masked_softmax.h, get_batch_per_block). v3.0 asks for up to 4,096
 // columns, too, but its causal kernel refuses more than 2,048.
 bool softmax_is_fused(const Plan& plan, const Model& model);
+
+// "tensor 2 x context 4 x pipeline 8": the degrees besides data that are told of.
+std::string model_degrees_text(const Plan& plan);
 
 // Why a plan is not legal: the key to change, and the numbers with the nearest legal choice.
 struct PlanTrouble {

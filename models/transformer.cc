@@ -5,6 +5,7 @@
 // split by tokens.
 #include "models/transformer.h"
 
+#include "models/context.h"
 #include "models/transformer_writer.h"
 
 namespace stepcast {
@@ -166,12 +167,17 @@ ValueId TransformerWriter::unfused_core(const Values& heads_read) {
 
 ValueId TransformerWriter::attention_core(const Values& heads_read) {
   if (!plan_.fused_attention) return unfused_core(heads_read);
-  const std::int64_t s = plan_.attended();
+  const std::int64_t s = plan_.attended() / plan_.context;
   const std::int64_t heads = model_.heads / plan_.tensor;
   ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
   ValueId lse = block_.activation("attention.lse", {plan_.documents(), heads, s}, Dtype::kFp32);
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
+  if (plan_.context > 1) {
+    const ValueId qk = heads_read.size() > 1 ? heads_read[0] : kNoValue;
+    context_attention(block_, plan_, op, {qk, heads_read[heads_read.size() - 1], out, lse});
+    return out;
+  }
   block_.add("attention", op, heads_read, {out, lse}, kModuleAttentionCore | kModuleAttention);
   return out;
 }
@@ -237,7 +243,8 @@ Values TransformerWriter::separate_heads(ValueId x) {
 }
 
 ValueId TransformerWriter::attention(ValueId x) {
-  ValueId core = attention_core(plan_.fused_qkv ? packed_heads(x) : separate_heads(x));
+  const bool packed = plan_.fused_qkv || plan_.context > 1;
+  ValueId core = attention_core(packed ? packed_heads(x) : separate_heads(x));
   constexpr std::uint16_t kProjection = kModuleAttention | kModuleProjection;
   ValueId out = linear("proj", core, model_.query_width() / plan_.tensor, hidden_, false,
                        kProjection, Cut::kColumns);

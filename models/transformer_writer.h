@@ -16,7 +16,7 @@ class TransformerWriter {
   TransformerWriter(const Model& model, const Plan& plan, std::string_view name)
       : model_(model),
         plan_(plan),
-        tokens_(plan.sequence_length * plan.micro_batch),
+        tokens_(plan.tokens()),
         rows_(plan.sequence_parallel ? tokens_ / plan.tensor : tokens_),
         hidden_(model.hidden),
         split_(plan.tensor > 1),
@@ -89,7 +89,7 @@ class TransformerWriter {
 
   const Model& model_;
   const Plan& plan_;
-  const std::int64_t tokens_;  // s b
+  const std::int64_t tokens_;  // s b / context
   const std::int64_t rows_;    // of what lies between the halves
   const std::int64_t hidden_;
   const bool split_;

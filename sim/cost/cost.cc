@@ -27,7 +27,26 @@
 // a block of threads each, one to a processor. The last wave of blocks leaves processors idle, and
 // each share has a gradient of q of its own in fp32, zeroed before and added up behind.
 //
+// Dropout in fused attention. Its mask is made again in each pass, in a kernel that the issue of
+// vector instructions bounds already, so little of it hides ("Reducing the Cost of Dropout in
+// Flash-Attention by Hiding RNG with GEMM", arXiv 2410.07531). FlashAttention-2 counts (csrc/
+// flash_attn/src/philox.cuh, dropout.h): Philox 4x32 of seven rounds for 16 scores, a round two
+// wide multiplies, two three-way exclusive ors and two additions to the key: with its start some
+// 50 integer instructions, 3 a score; 2 more unpack, compare and select. That is 0.08 cycles of a
+// multiprocessor with 64 integer lanes: at head_dim 128 a fifth of FlashAttention-2's forward and
+// a twelfth of its backward. Its CuTe kernels lose a quarter and a tenth on a GB10 with head_dim
+// 64, less with 128 (Dao-AILab/flash-attention#2439), and 15 to 25 and 30 to 40 % of their rate on
+// a GB200 (#2597).
+//
 // All else is bound by the memory bus: traffic over the long-stream bandwidth plus a ramp.
+//
+// Norms. PyTorch's kernels (layer_norm_kernel.cu) and Apex's first (csrc/layer_norm_cuda_kernel.cu)
+// leave the gradients of the weights to kernels of their own, and all of them run below a long
+// stream: at 0.57 to 0.69 of its rate on A100 and H100, either pass (linkedin/Liger-Kernel,
+// benchmark/data/all_benchmark_data.csv, layer_norm and megatron_rms_norm from 4,096 columns up,
+// backward with both inputs read twice; NVIDIA/apex#1037, "current": 0.64 and 0.68). Kernels that
+// sum those gradients as they go are near it: 0.90 and 0.83 (#1037, "new", from which Transformer
+// Engine's come).
 #include "sim/cost/cost.h"
 
 #include <algorithm>
@@ -43,6 +62,8 @@ namespace {
 constexpr double kQueryBlock = 128;
 constexpr double kMemoryLeft = 0.1;     // of the bandwidth, whatever is taken
 constexpr double kHeadReference = 128;  // head_dim of AttentionKernels' shares
+constexpr double kDropoutWork = 2 * 5;  // of a score, in integer operations (multiply-add: two)
+constexpr double kPlainNorm = 0.62;     // of a long stream's rate
 
 struct Waves {
   double slower = 1;  // than with all processors at work
@@ -57,6 +78,17 @@ Waves deterministic_waves(const Attention& a, double processors) {
   return {std::ceil(blocks / processors) * processors / blocks,
           (shares - 1) * written * heads * static_cast<double>(a.queries) *
               static_cast<double>(a.head_dim)};
+}
+
+// For the random numbers of dropout; only of scores that are not masked.
+Seconds dropout_time(const Attention& a, const Device& device, const Room& room) {
+  if (!a.dropout) return Seconds(0);
+  const double scores = static_cast<double>(a.batch) * static_cast<double>(a.heads) *
+                        static_cast<double>(a.queries) * static_cast<double>(a.keys) *
+                        (a.causal ? 0.5 : 1);
+  const FlopRate rate = device.integer_rate.value_or(device.vector_rate * 0.5);
+  return Seconds(scores * kDropoutWork / rate.value * device.multiprocessors /
+                 room.multiprocessors);
 }
 
 Seconds attention_time(const Attention& a, const Device& device, const Room& room) {
@@ -86,7 +118,8 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
   const double kept = room.rested ? 1 : kernels.sustained;
   const double compute = flops(Op(a)).value / (rate * kept) * keys * fill * width * more.slower;
   const double bytes = static_cast<double>(traffic(Op(a)).count);
-  const Seconds time(std::max(compute, memory_time(bytes, device, room).value));
+  const Seconds time = Seconds(std::max(compute, memory_time(bytes, device, room).value)) +
+                       dropout_time(a, device, room);
   return more.bytes > 0 ? time + memory_time(more.bytes, device, room) : time;
 }
 
@@ -103,6 +136,14 @@ double count(std::int64_t rows, std::int64_t columns) {
 // Of each part: the copy to fp32 and the maximum; differences, exponentials and their sum; the
 // quotient; in backward the product with the loss's gradient and the copy back. PyTorch's
 // log-softmax does the first three in one kernel, and its backward is one more.
+// Megatron-LM's fusion has the copies in Ops of their own. Compiled, what is changed in place and
+// summed or scattered into in the same step is made in a buffer of its own and copied back: the
+// exponentials, and the gradient (so the note in core/fusions/fused_cross_entropy.py, where later
+// versions undo it). With the copies 52 bytes of a bf16 logit. linkedin/Liger-Kernel's
+// megatron_cross_entropy on an H100 takes what 51 do at a long stream's rate (18.2 ms for 8192 x
+// 131072), and the unfused one what 59 do.
+// Transformer Engine's backward multiplies the gradient, which forward left in the logits' place,
+// by the loss's (pytorch/triton/cross_entropy.py: element_mul_kernel, unless that is the number 1).
 Passes unfused(const Loss& l, LossKernels kernels) {
   const double c = static_cast<double>(dtype_size(l.dtype));
   const double p = static_cast<double>(dtype_size(l.statistics));
@@ -112,7 +153,15 @@ Passes unfused(const Loss& l, LossKernels kernels) {
     case LossKernels::kFused:
       if (l.part == LossPart::kSums) each = -c;
       if (l.part == LossPart::kFinish) each = -c - p;
-      if (l.part == LossPart::kBackward) each = c - p;
+      if (l.part == LossPart::kBackward) each = 3 * c - p;
+      if (l.part == LossPart::kBackward) more = 1;
+      break;
+    case LossKernels::kMegatronFused:
+      if (l.part == LossPart::kMaximum) each = -c;
+      if (l.part == LossPart::kSums) each = 3 * c;
+      if (l.part == LossPart::kFinish) each = p - c;
+      if (l.part == LossPart::kBackward) each = 3 * p - c;
+      if (l.part == LossPart::kSums || l.part == LossPart::kBackward) more = 1;
       break;
     case LossKernels::kTorch:
       if (l.part == LossPart::kMaximum) each = 4;
@@ -244,15 +293,48 @@ Seconds behind(const Passes& passes, const Device& device, const Room& room) {
   return memory_time(passes.bytes, device, room) + device.kernel_start * passes.kernels;
 }
 
-Seconds streaming_time(const Op& op, const Passes& passes, const Device& device,
-                       const Room& room) {
+// Share of a long stream's rate that the kernels of an Op reach.
+double streaming_share(const Norm& n, const Fusion& fusion) {
+  const bool one_kernel = fusion.norms || n.kind != NormKind::kRms;
+  return fusion.norm_gradients || !one_kernel ? 1 : kPlainNorm;
+}
+
+template <class Any>
+double streaming_share(const Any&, const Fusion&) {
+  return 1;
+}
+
+Seconds streaming_time(const Op& op, const Passes& passes, const Device& device, Room room) {
+  room.memory *=
+      match(op, [&](const auto& any) { return streaming_share(any, device.kernels.fusion); });
   const double compute = (flops(op) / device.vector_rate).value;
   const double bytes = static_cast<double>(traffic(op).count) + passes.bytes;
   return Seconds(std::max(compute, memory_time(bytes, device, room).value)) +
          device.kernel_start * passes.kernels;
 }
 
+// What the highest of n standard normal deviates is expected to be: see slowest_of(). By bisection,
+// since the normal distribution's inverse has no closed form.
+double highest_of(int n) {
+  const double share = (n - 0.375) / (n + 0.25);
+  double low = 0, high = 10;
+  for (int halved = 0; halved < 50; ++halved) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::sqrt(2.0)) / 2 < share ? low : high) = middle;
+  }
+  return low;
+}
+
 }  // namespace
+
+Device slowest_of(const Device& device, int devices) {
+  STEPCAST_CHECK(devices >= 1, "no device at all");
+  Device slowest = device;
+  const double pace = 1 + device.spread * highest_of(devices);
+  slowest.kernels.matrix.efficiency /= pace;
+  for (auto& [name, attention] : slowest.kernels.attention) attention.sustained /= pace;
+  return slowest;
+}
 
 Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
   const Kernels& kernels = device.kernels;

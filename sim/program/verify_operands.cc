@@ -32,8 +32,13 @@ Arity arity(const Gemm& g) {
 }
 
 Arity arity(const Attention& a) {
-  if (a.pass == Pass::kForward) return {{1, 3}, {2, 2}};
-  return {{4, 6}, {1, 3}};
+  const bool forward = a.pass == Pass::kForward;
+  switch (a.source) {
+    case KeySource::kOwn: return forward ? Arity{{1, 3}, {2, 2}} : Arity{{4, 6}, {1, 3}};
+    case KeySource::kGathered: return forward ? Arity{{2, 3}, {2, 2}} : Arity{{5, 6}, {2, 2}};
+    case KeySource::kPassed: return forward ? Arity{{2, 3}, {2, 2}} : Arity{{6, 7}, {2, 2}};
+  }
+  return {};
 }
 
 Arity arity(const Norm& n) {
@@ -49,11 +54,14 @@ Arity arity(const Pointwise& p) {
     case PointwiseKind::kAddRows:
     case PointwiseKind::kGeluBackward:
     case PointwiseKind::kDropoutBackward:
+    case PointwiseKind::kKeysValuesBackward:
     case PointwiseKind::kSoftmaxBackward: return {{2, 2}, {1, 1}};
     case PointwiseKind::kSwiglu:
     case PointwiseKind::kGeglu: return {{1, 2}, {1, 1}};
     case PointwiseKind::kSwigluBackward:
     case PointwiseKind::kGegluBackward: return {{2, 3}, {1, 2}};
+    case PointwiseKind::kKeysValues: return {{1, 2}, {1, 1}};
+    case PointwiseKind::kMergeAttention: return {{4, 4}, {2, 2}};
     case PointwiseKind::kDropout: return {{1, 1}, {2, 2}};
     case PointwiseKind::kDropoutAdd: return {{2, 3}, {2, 2}};
     case PointwiseKind::kFill: return {{0, 0}, {1, kAnyNumber}};   // one kernel over many tensors
@@ -96,7 +104,8 @@ Arity arity(const Update& u) {
 // What is read packed in one tensor has one gradient, what is read from several has as many.
 int gradients_due(const Op& op, int reads) {
   if (const auto* a = std::get_if<Attention>(&op)) {
-    return a->pass == Pass::kBackward ? (reads == 6 ? 3 : 1) : 0;
+    const bool own = a->source == KeySource::kOwn && a->pass == Pass::kBackward;
+    return own ? (reads == 6 ? 3 : 1) : 0;
   }
   const auto* p = std::get_if<Pointwise>(&op);
   const bool gate = p != nullptr && (p->kind == PointwiseKind::kSwigluBackward ||

@@ -233,7 +233,15 @@ std::vector<Field> batch_and_parallel_fields() {
             "asynchronous tensor parallelism of PyTorch). Needs sequence_parallel.",
             "Hides most of what tensor_exposed has left; smaller products are slower."),
       count("parallel.context", "1", kDegree,
-            "Ranks that share one sequence; only 1 is covered yet."),
+            "Ranks that share every sequence: each has two stretches of it (of 2 x context), the "
+            "i-th first and the i-th last. Only attention needs the others' keys and values.",
+            "Divides activations; context_exposed. Weights are copies, as among data ranks: "
+            "sharding divides by both."),
+      word("parallel.context_exchange", "ring", "ring all_gather",
+           "How context ranks see each other's keys and values: block by block round a ring, each "
+           "beside attention on the block before (Transformer Engine's p2p), or gathered before "
+           "attention (Llama 3, PyTorch).",
+           "The same bytes; a ring hides most of them, in smaller kernels."),
       count("parallel.expert", "1", kDegree,
             "Ranks that share the experts; only 1 is covered yet."),
       count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
@@ -241,8 +249,8 @@ std::vector<Field> batch_and_parallel_fields() {
       count("parallel.virtual_stages", "1", {1, 10'000},
             "Stretches of layers (chunks) that a stage holds, interleaved.",
             "Divides the bubble by it; multiplies the messages between stages."),
-      count("parallel.data", "what the cluster leaves: devices / (tensor x pipeline)", kDegree,
-            "Ranks that work on different sequences; they reduce their gradients.",
+      count("parallel.data", "what the cluster leaves: devices / (tensor x context x pipeline)",
+            kDegree, "Ranks that work on different sequences; they reduce their gradients.",
             "data_exposed, and what sharding divides by."),
       word("parallel.schedule", "1f1b; interleaved with virtual_stages > 1",
            "gpipe 1f1b interleaved", "The order of forward and backward calls on a stage.",
@@ -360,8 +368,8 @@ std::vector<Field> memory_fields() {
       word("loss", "\"parallel\"", "parallel torch megatron megatron_fused transformer_engine",
            "Whose cross-entropy: one kernel a part; PyTorch's or Megatron-LM's unfused one on an "
            "fp32 copy of the logits; Megatron-LM's fusion; Transformer Engine's, in place.",
-           "4, 4, 9, 13 or 3 passes over the logits, all on the last stage. Beside the logits it "
-           "keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
+           "16, 36, 52, 52 or 10 bytes a logit over the memory bus, on the last stage. Beside the "
+           "logits it keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
            "transformer_engine none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
@@ -394,7 +402,7 @@ std::vector<Field> memory_fields() {
             "What is added to a buffer of another type is not first copied to that type.",
             "8 bytes more a weight and micro-batch, where accumulation is not fused."),
       field(Form::kSwitch, "fusion.norm_gradients", "true",
-            "The weight gradients of a norm come with its input gradient."),
+            "The weight gradients of a norm come with its input gradient; PyTorch's do not."),
       field(Form::kSwitch, "fusion.flat_gradients", "true",
             "A shard group's gradients are made side by side, not copied there afterwards (FSDP)."),
       field(Form::kSwitch, "fusion.qkv_gradients", "true",

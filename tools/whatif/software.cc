@@ -9,8 +9,8 @@ namespace {
 
 LossKernels loss_kernels(CrossEntropy loss) {
   switch (loss) {
-    case CrossEntropy::kParallel:
-    case CrossEntropy::kMegatronFused: break;
+    case CrossEntropy::kParallel: break;
+    case CrossEntropy::kMegatronFused: return LossKernels::kMegatronFused;
     case CrossEntropy::kTorch: return LossKernels::kTorch;
     case CrossEntropy::kMegatron: return LossKernels::kMegatron;
     case CrossEntropy::kTransformerEngine: return LossKernels::kFused;
