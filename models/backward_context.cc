@@ -21,6 +21,7 @@ Attention Backward::backward_of(const Attention& op) const {
 // Queries, keys and values of the rank's own tokens: all of d_qkv is written.
 ValueId Backward::own_attention(const Node& node, const Attention& op) {
   const ValueId d_out = gradient(node.out[0]);
+  if (node.in.size() == 3) return separate_attention(node, op);
   const ValueId qkv = want(node.in[node.in.size() - 1]);
   const ValueId qk = node.in.size() > 1 ? want(node.in[0]) : kNoValue;
   want(node.out[0]);
@@ -31,6 +32,17 @@ ValueId Backward::own_attention(const Node& node, const Attention& op) {
   give(node, qkv, d_qkv);
   if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;
   return d_qkv;
+}
+
+// The same in three tensors, with as many gradients. Context parallelism has no such.
+ValueId Backward::separate_attention(const Node& node, const Attention& op) {
+  Values in, out;
+  for (ValueId v : node.in) in.add(want(v));
+  for (ValueId v : {want(node.out[0]), want(node.out[1]), gradient(node.out[0])}) in.add(v);
+  for (ValueId v : node.in) out.add(contribution(v));
+  push(make(node, ".gradient", backward_of(op), in, out));
+  for (std::size_t i = 0; i < node.in.size(); ++i) give(node, node.in[i], out[i]);
+  return kNoValue;
 }
 
 void Backward::gathered_attention(const Node& node, const Attention& op) {

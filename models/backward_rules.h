@@ -19,6 +19,7 @@ class Backward {
     out_.saved.assign(values, false);
     gradient_.assign(values, kNoValue);
     weight_gradient_.assign(values, kNoValue);
+    turned_.assign(values, kNoValue);
     mark_dropped();
   }
 
@@ -64,6 +65,7 @@ class Backward {
   void scores(const Node& node, const Gemm& op);
   void context(const Node& node, const Gemm& op);
   Attention backward_of(const Attention& op) const;
+  ValueId separate_attention(const Node& node, const Attention& op);
   ValueId own_attention(const Node& node, const Attention& op);
   void gathered_attention(const Node& node, const Attention& op);
   void ring(const Node& own, const Attention& op);
@@ -75,7 +77,9 @@ class Backward {
   void rule(const Node& node, const Gather& op);
   void rule(const Node& node, const Loss& op);
   void rule(const Node& node, const Update& op);
+  ValueId in_order(const Node& node, ValueId d);
   void rule(const Node& node, const Exchange& exchange);
+  void gate(const Node& node, const Pointwise& op, PointwiseKind kind);
   void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);
   void bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d);
 
@@ -84,6 +88,7 @@ class Backward {
   Differentiated out_;
   std::vector<ValueId> gradient_;         // by value
   std::vector<ValueId> weight_gradient_;  // by value
+  std::vector<ValueId> turned_;           // by value: an 8-bit copy, transposed in backward
   std::vector<std::int32_t> dropped_;     // by value: its slice, or -1
   std::vector<bool> rerun_;               // by slice
   std::vector<Node> ring_;     // attention to passed keys, visited before that to the rank's own

@@ -1,5 +1,5 @@
 // Packed: where the queries, keys and values of one head lie in a packed qkv (see Attention in
-// op.h). Tokens are ordered sequence first, so the rows of one sequence are `sequences` apart.
+// op.h); in tensors of their own each begins at its head's columns. Tokens are ordered sequence first, so the rows of one sequence are `sequences` apart.
 #pragma once
 
 #include <cmath>

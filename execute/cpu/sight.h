@@ -60,11 +60,11 @@ class KeyRows {
     const bool own = op_.source == KeySource::kOwn;
     const bool passed = op_.source == KeySource::kPassed;
     const std::size_t last = work_.reads.size() - (forward ? 1 : passed ? 5 : 4);
-    k = view(work_.reads[own ? 0 : last], key_column());
+    k = view(work_.reads[apart() ? 1 : own ? 0 : last], key_column());
     v = view(work_.reads[last], value_column());
     if (!forward) {
-      dk = view(work_.writes[own ? 0 : 1], key_column());
-      dv = view(work_.writes[own ? 0 : 1], value_column());
+      dk = view(work_.writes[own && !apart() ? 0 : 1], key_column());
+      dv = view(work_.writes[apart() ? 2 : own ? 0 : 1], value_column());
     }
     if (!gathered()) return;
     const std::int64_t size = op_.keys * op_.head_dim;
@@ -85,10 +85,17 @@ class KeyRows {
 
  private:
   bool gathered() const { return op_.source == KeySource::kGathered; }
+  // q, k and v are three tensors.
+  bool apart() const {
+    const std::size_t more = op_.pass == Pass::kForward ? 0 : 3;
+    return op_.source == KeySource::kOwn && work_.reads.size() == 3 + more;
+  }
   std::int64_t key_column() const {
-    return op_.source == KeySource::kOwn ? p_.key_column(kv_) : kv_ * op_.head_dim;
+    const bool packed = op_.source == KeySource::kOwn && !apart();
+    return packed ? p_.key_column(kv_) : kv_ * op_.head_dim;
   }
   std::int64_t value_column() const {
+    if (apart()) return kv_ * op_.head_dim;
     return op_.source == KeySource::kOwn ? p_.value_column(kv_)
                                          : (op_.kv_heads + kv_) * op_.head_dim;
   }

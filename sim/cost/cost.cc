@@ -249,20 +249,35 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
   return passes;
 }
 
+// RMSNorm as PyTorch's operations, one kernel each, of x (rows, columns) with c bytes an element
+// (torchtitan's RMSNorm, Hugging Face's LlamaRMSNorm). Forward: the copy to fp32, its square, the
+// mean, the product with 1 / rms, the copy back, the product with the weight: 28 + 4 c bytes, and
+// two kernels on rows. Backward, as autograd has it: both products' gradients and the weight's sum
+// 6 c; of the copies 8 + 2 c; of the product with 1 / rms 24; the mean's, spread out, 4; x itself,
+// twice x and the product, which are the square's, 28; the sum of both gradients of x 12.
+Passes unfused_norm(const Norm& n) {
+  const double c = static_cast<double>(dtype_size(n.dtype));
+  const bool forward = n.pass == Pass::kForward;
+  const double all = forward ? 28 + 4 * c : 76 + 8 * c;
+  const double own = (forward ? 2 : 3) * c;
+  return {(all - own) * count(n.rows, n.columns), forward ? 7.0 : 16.0};
+}
+
 // XLA's norms: a sum over a row ends a kernel, and what lies between is kept in fp32. The first sum
 // forward comes with what made x; a layer norm reads x for the variance, then for the result, an
 // RMS norm for the result only. Backward reads both inputs for the sums and for d_x.
 Passes unfused(const Norm& n, const Fusion& fusion) {
+  if (!fusion.norms && n.kind == NormKind::kRms) return unfused_norm(n);
   const double elements = count(n.rows, n.columns);
   const double size = static_cast<double>(dtype_size(n.dtype));
   const bool layer = n.kind == NormKind::kLayer;
   constexpr double kWide = 4;
   Passes passes;
   if (n.pass == Pass::kForward) {
-    if (!fusion.norms) passes = {((layer ? 2 : 1) * kWide - size) * elements, layer ? 2.0 : 1.0};
+    if (!fusion.norm_sums) passes = {((layer ? 2 : 1) * kWide - size) * elements, layer ? 2.0 : 1.0};
     return passes;
   }
-  if (!fusion.norms) passes = {2 * kWide * elements, 1};
+  if (!fusion.norm_sums) passes = {2 * kWide * elements, 1};
   if (!fusion.norm_gradients) {
     passes.bytes += 2 * size * elements;
     ++passes.kernels;
@@ -292,6 +307,10 @@ Passes unfused(const Pointwise& p, const Fusion& fusion) {
     case PointwiseKind::kGeglu: return fusion.gates ? Passes{} : Passes{2 * each, 1};
     case PointwiseKind::kSwigluBackward:  // (rows, columns) is d_gate_up
     case PointwiseKind::kGegluBackward: return fusion.gates ? Passes{} : Passes{2 * each, 2};
+    // A copy to fp32, the product of complex numbers, a copy back (torchtitan, as Meta's models).
+    case PointwiseKind::kRotary:
+    case PointwiseKind::kRotaryBackward:
+      return fusion.rotary ? Passes{} : Passes{16 * elements, 2};
     case PointwiseKind::kSoftmax: return fusion.softmax ? Passes{} : Passes{2 * each, 2};
     case PointwiseKind::kSoftmaxBackward: return fusion.softmax ? Passes{} : Passes{2 * each, 1};
     case PointwiseKind::kGelu:
@@ -342,9 +361,11 @@ Seconds one_hot_time(const Gather& g, const Device& device, const Room& room) {
   return gemm_time(product, device, room);
 }
 
-// Share of a long stream's rate that the kernels of an Op reach.
-double streaming_share(const Norm&, const Fusion& fusion) {
-  return fusion.norm_gradients ? 1 : kPlainNorm;
+// Share of a long stream's rate that the kernels of an Op reach. What XLA makes of a norm are its
+// own loops, and PyTorch's single operations stream.
+double streaming_share(const Norm& n, const Fusion& fusion) {
+  const bool one_kernel = fusion.norm_sums && (fusion.norms || n.kind != NormKind::kRms);
+  return fusion.norm_gradients || !one_kernel ? 1 : kPlainNorm;
 }
 
 template <class Any>

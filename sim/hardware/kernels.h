@@ -85,13 +85,15 @@ struct Fusion {
                                // the plain kernels that leave them over (sim/cost/cost.cc)
   bool flat_gradients = true;  // false: a shard group's are put side by side before the reduction
   bool qkv_gradients = true;   // false: attention leaves three, which are then put side by side
+  bool norms = true;           // false: RMSNorm is written in PyTorch's operations, in fp32
+  bool rotary = true;          // false: and so is the rotation of queries and keys
   bool gates = true;           // false: activation and product of a gated MLP one by one
   bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights
   bool lookups = true;         // false: the embedding is the product with a one-hot matrix
   bool biases = true;          // false: what a biased product made is read and written once more
   bool softmax = true;         // false: maximum, sum and quotient of unfused attention one by one
   bool heads = true;           // false: its products have the heads outermost, the rest the tokens
-  bool norms = true;           // false: statistics and results one by one, on fp32 inputs
+  bool norm_sums = true;       // false: a norm's sums each end a kernel, fp32 between them
   bool gelu = true;            // false: the fp32 tanh in it is kept for its gradient
   bool dropout = true;         // false: its random bits are written, then read
   bool casts = false;          // true: 8-bit operands are cast by the kernel that makes their input

@@ -29,13 +29,15 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
   fusion.flat_gradients = object.boolean("flat_gradients", fusion.flat_gradients);
   fusion.qkv_gradients = object.boolean("qkv_gradients", fusion.qkv_gradients);
+  fusion.norms = object.boolean("norms", fusion.norms);
+  fusion.rotary = object.boolean("rotary", fusion.rotary);
   fusion.gates = object.boolean("gates", fusion.gates);
   fusion.update = object.boolean("update", fusion.update);
   fusion.lookups = object.boolean("lookups", fusion.lookups);
   fusion.biases = object.boolean("biases", fusion.biases);
   fusion.softmax = object.boolean("softmax", fusion.softmax);
   fusion.heads = object.boolean("heads", fusion.heads);
-  fusion.norms = object.boolean("norms", fusion.norms);
+  fusion.norm_sums = object.boolean("norm_sums", fusion.norm_sums);
   fusion.gelu = object.boolean("gelu", fusion.gelu);
   fusion.dropout = object.boolean("dropout", fusion.dropout);
   fusion.casts = object.boolean("casts", fusion.casts);
@@ -61,13 +63,15 @@ Json write_software(const Device& device) {
                 {"norm_gradients", fusion.norm_gradients},
                 {"flat_gradients", fusion.flat_gradients},
                 {"qkv_gradients", fusion.qkv_gradients},
+                {"norms", fusion.norms},
+                {"rotary", fusion.rotary},
                 {"gates", fusion.gates},
                 {"update", fusion.update},
                 {"lookups", fusion.lookups},
                 {"biases", fusion.biases},
                 {"softmax", fusion.softmax},
                 {"heads", fusion.heads},
-                {"norms", fusion.norms},
+                {"norm_sums", fusion.norm_sums},
                 {"gelu", fusion.gelu},
                 {"dropout", fusion.dropout},
                 {"casts", fusion.casts}}},

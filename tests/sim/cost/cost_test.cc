@@ -353,6 +353,15 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   EXPECT_NEAR(more(norm, &Fusion::norm_gradients), plain_norm(0), 1e-9);
   norm.pass = Pass::kBackward;
   EXPECT_NEAR(more(norm, &Fusion::norm_gradients), plain_norm(2 * 2.0 * 8192 * 4096) + 2e-6, 1e-9);
+  // RMSNorm as operations: 36 bytes an element for 4, 92 for 6; of a LayerNorm there is a kernel.
+  EXPECT_EQ(more(norm, &Fusion::norms), 0);
+  norm.kind = NormKind::kRms;
+  EXPECT_NEAR(more(norm, &Fusion::norms), (92 - 6) * 8192.0 * 4096 / 1e12 + 16 * 2e-6, 1e-9);
+  norm.pass = Pass::kForward;
+  EXPECT_NEAR(more(norm, &Fusion::norms), (36 - 4) * 8192.0 * 4096 / 1e12 + 7 * 2e-6, 1e-9);
+  // In fp32 by way of two copies: 2 + 4, 4 + 4, 4 + 2 for 2 + 2.
+  Pointwise rotary{PointwiseKind::kRotary, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false, 128};
+  EXPECT_NEAR(more(rotary, &Fusion::rotary), 16 * 8192.0 * 4096 / 1e12 + 2 * 2e-6, 1e-9);
   // 2 bytes made and read again, 2 + 4 in all behind a product whose own 4 were half exposed.
   Gemm group = product(4096, 1024, 8192);
   EXPECT_EQ(more(group, &Fusion::flat_gradients), 0);
@@ -390,11 +399,11 @@ TEST(Fusion, ChargesThePassesOfACompilerThatEndsAKernelAtEverySum) {
   const double elements = 8192.0 * 4096;
   Norm norm{Pass::kForward, NormKind::kLayer, 8192, 4096, Dtype::kBf16};
   // 4 for the variance, 4 + 2 for the result, instead of 2 + 2.
-  EXPECT_NEAR(more(norm, &Fusion::norms), 6 * elements / 1e12 + 4e-6, 1e-9);
+  EXPECT_NEAR(more(norm, &Fusion::norm_sums), 6 * elements / 1e12 + 4e-6, 1e-9);
   norm.kind = NormKind::kRms;  // the only sum comes with what made the input
-  EXPECT_NEAR(more(norm, &Fusion::norms), 2 * elements / 1e12 + 2e-6, 1e-9);
+  EXPECT_NEAR(more(norm, &Fusion::norm_sums), 2 * elements / 1e12 + 2e-6, 1e-9);
   norm.pass = Pass::kBackward;  // 2 + 4 for the sums, 2 + 4 + 2 for d_x, instead of 2 + 2 + 2
-  EXPECT_NEAR(more(norm, &Fusion::norms), 8 * elements / 1e12 + 2e-6, 1e-9);
+  EXPECT_NEAR(more(norm, &Fusion::norm_sums), 8 * elements / 1e12 + 2e-6, 1e-9);
   Pointwise softmax{PointwiseKind::kSoftmax, 8192, 4096, Dtype::kBf16, Dtype::kBf16, true};
   EXPECT_NEAR(more(softmax, &Fusion::softmax), 4 * elements / 1e12 + 4e-6, 1e-9);
   softmax.kind = PointwiseKind::kSoftmaxBackward;
