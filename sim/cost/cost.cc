@@ -51,6 +51,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "sim/base/error.h"
 #include "sim/cost/gemm.h"
@@ -206,11 +207,28 @@ Gemm as_made(Gemm g, const Fusion& fusion) {
   return g;
 }
 
+// XLA hands products to cuBLAS without an epilogue (a biased result is read and written once more:
+// with the split into heads, with gelu or, in a scanned layer, on its way into the stack of what is
+// saved), and batched ones with the batch outermost. So what unfused attention makes of the tokens'
+// matrices, or reads of them, is transposed, forward the context, backward its gradient and those
+// of queries, keys and values: m rows of a head's columns, which are the fewer of n and k.
+Passes copied(const Gemm& g, const Fusion& fusion) {
+  const double size = 2 * static_cast<double>(dtype_size(g.output));
+  const bool forward = g.role == GemmRole::kForward;
+  if (g.batch == 1) {
+    if (fusion.biases || !forward || !g.bias) return {};
+    return {size * count(g.m, g.n), 1};
+  }
+  const bool scores = forward && g.k < g.n;
+  if (fusion.heads || scores) return {};
+  return {size * static_cast<double>(g.batch) * count(g.m, std::min(g.n, g.k)), 1};
+}
+
 // A linear layer: m outputs of n inputs over k tokens in its weight gradient. What is added to the
 // buffer afterwards is read, and the buffer read and written: nothing of that is hidden behind the
 // product. A cast of its own writes the addend once more, in the buffer's type, and reads it again.
 Passes unfused(const Gemm& g, const Fusion& fusion) {
-  if (g.role != GemmRole::kWeightGradient || g.batch > 1) return {};
+  if (g.role != GemmRole::kWeightGradient || g.batch > 1) return copied(g, fusion);
   Passes passes;
   if (g.bias && !fusion.bias_gradients) {
     passes.bytes += count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
@@ -237,9 +255,25 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
   return passes;
 }
 
+// XLA's norms: a sum over a row ends a kernel, and what lies between is kept in fp32. The first sum
+// forward comes with what made x; a layer norm reads x for the variance, then for the result, an
+// RMS norm for the result only. Backward reads both inputs for the sums and for d_x.
 Passes unfused(const Norm& n, const Fusion& fusion) {
-  if (n.pass == Pass::kForward || fusion.norm_gradients) return {};
-  return {2 * count(n.rows, n.columns) * static_cast<double>(dtype_size(n.dtype)), 1};
+  const double elements = count(n.rows, n.columns);
+  const double size = static_cast<double>(dtype_size(n.dtype));
+  const bool layer = n.kind == NormKind::kLayer;
+  constexpr double kWide = 4;
+  Passes passes;
+  if (n.pass == Pass::kForward) {
+    if (!fusion.norms) passes = {((layer ? 2 : 1) * kWide - size) * elements, layer ? 2.0 : 1.0};
+    return passes;
+  }
+  if (!fusion.norms) passes = {2 * kWide * elements, 1};
+  if (!fusion.norm_gradients) {
+    passes.bytes += 2 * size * elements;
+    ++passes.kernels;
+  }
+  return passes;
 }
 
 // Gradients of queries, keys and values are three tensors, which autograd of the projection's split
@@ -250,14 +284,29 @@ Passes unfused(const Attention& a, const Fusion& fusion) {
   return {2 * count(a.batch, a.queries) * width * static_cast<double>(dtype_size(a.dtype)), 1};
 }
 
-// silu(gate), then its product with up; in backward two products, then the activation's gradient.
+// Gates: silu(gate), then its product with up; in backward two products, then the activation's
+// gradient. Softmax: forward reads the scores for the maximum, for the sum and for the quotient,
+// backward reads both inputs for the sum in it and for the result (of which the probabilities are
+// made again from the scores; PriorityFusion, xla/service/gpu). Random bits are 32 an element.
 Passes unfused(const Pointwise& p, const Fusion& fusion) {
-  const double each = static_cast<double>(dtype_size(p.dtype)) * count(p.rows, p.columns);
-  const bool forward = p.kind == PointwiseKind::kSwiglu || p.kind == PointwiseKind::kGeglu;
-  const bool backward =
-      p.kind == PointwiseKind::kSwigluBackward || p.kind == PointwiseKind::kGegluBackward;
-  if (fusion.gates || !(forward || backward)) return {};
-  return forward ? Passes{2 * each, 1} : Passes{2 * each, 2};  // (rows, columns) is d_gate_up
+  const double elements = count(p.rows, p.columns);
+  const double each = static_cast<double>(dtype_size(p.dtype)) * elements;
+  constexpr double kTanh = 4, kBits = 4;
+  switch (p.kind) {
+    case PointwiseKind::kSwiglu:
+    case PointwiseKind::kGeglu: return fusion.gates ? Passes{} : Passes{2 * each, 1};
+    case PointwiseKind::kSwigluBackward:  // (rows, columns) is d_gate_up
+    case PointwiseKind::kGegluBackward: return fusion.gates ? Passes{} : Passes{2 * each, 2};
+    case PointwiseKind::kSoftmax: return fusion.softmax ? Passes{} : Passes{2 * each, 2};
+    case PointwiseKind::kSoftmaxBackward: return fusion.softmax ? Passes{} : Passes{2 * each, 1};
+    case PointwiseKind::kGelu:
+    case PointwiseKind::kGeluBackward:
+      return fusion.gelu ? Passes{} : Passes{kTanh * elements, 0};
+    case PointwiseKind::kDropout:
+    case PointwiseKind::kDropoutAdd:
+      return fusion.dropout ? Passes{} : Passes{2 * kBits * elements, 1};
+    default: return {};
+  }
 }
 
 // fp32 gradients are read and written to be unscaled and to be clipped, the norm has its own Op;
@@ -278,6 +327,21 @@ Passes unfused(const Any&, const Fusion&) {
 Seconds behind(const Passes& passes, const Device& device, const Room& room) {
   if (!(passes.kernels > 0)) return Seconds(0);
   return memory_time(passes.bytes, device, room) + device.kernel_start * passes.kernels;
+}
+
+// The embedding as products with a one-hot matrix, which forward writes first.
+Seconds one_hot_time(const Gather& g, const Device& device, const Room& room) {
+  Gemm product{g.rows, g.columns, g.vocabulary};
+  product.dtype = product.output = g.dtype;
+  if (g.pass == Pass::kForward) {
+    const double bytes = count(g.rows, g.vocabulary) * static_cast<double>(dtype_size(g.dtype));
+    return memory_time(bytes, device, room) + device.kernel_start +
+           gemm_time(product, device, room);
+  }
+  std::swap(product.m, product.k);
+  product.role = GemmRole::kWeightGradient;
+  product.output = g.gradient;
+  return gemm_time(product, device, room);
 }
 
 // Share of a long stream's rate that the kernels of an Op reach.
@@ -344,6 +408,12 @@ Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
       [&](const Loss& loss) {
         const Passes passes = unfused(loss, kernels.fusion.loss);
         return cost(streaming_time(op, passes, device, room), kernels.memory_basis);
+      },
+      [&](const Gather& gather) {
+        if (!kernels.fusion.lookups) {
+          return cost(one_hot_time(gather, device, room), kernels.matrix.basis);
+        }
+        return cost(streaming_time(op, {}, device, room), kernels.memory_basis);
       },
       [&](const auto& other) {
         const Passes passes = unfused(other, kernels.fusion);

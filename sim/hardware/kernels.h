@@ -88,6 +88,13 @@ struct Fusion {
   bool qkv_gradients = true;   // false: attention leaves three, which are then put side by side
   bool gates = true;           // false: activation and product of a gated MLP one by one
   bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights
+  bool lookups = true;         // false: the embedding is the product with a one-hot matrix
+  bool biases = true;          // false: what a biased product made is read and written once more
+  bool softmax = true;         // false: maximum, sum and quotient of unfused attention one by one
+  bool heads = true;           // false: its products have the heads outermost, the rest the tokens
+  bool norms = true;           // false: statistics and results one by one, on fp32 inputs
+  bool gelu = true;            // false: the fp32 tanh in it is kept for its gradient
+  bool dropout = true;         // false: its random bits are written, then read
 
   bool operator==(const Fusion&) const = default;
 };

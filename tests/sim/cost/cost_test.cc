@@ -378,6 +378,82 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   EXPECT_EQ(more(update, &Fusion::update), 0);
 }
 
+// What XLA leaves apart, at 1 TB/s and 2 us a kernel with its ramp, if it is of its own.
+TEST(Fusion, ChargesThePassesOfACompilerThatEndsAKernelAtEverySum) {
+  Device device = plain();
+  device.kernel_start = microseconds(2);
+  const auto more = [&](const Op& op, bool Fusion::*member) {
+    Device apart = device;
+    apart.kernels.fusion.*member = false;
+    return seconds(op, apart) - seconds(op, device);
+  };
+  const double elements = 8192.0 * 4096;
+  Norm norm{Pass::kForward, NormKind::kLayer, 8192, 4096, Dtype::kBf16};
+  // 4 for the variance, 4 + 2 for the result, instead of 2 + 2.
+  EXPECT_NEAR(more(norm, &Fusion::norms), 6 * elements / 1e12 + 4e-6, 1e-9);
+  norm.kind = NormKind::kRms;  // the only sum comes with what made the input
+  EXPECT_NEAR(more(norm, &Fusion::norms), 2 * elements / 1e12 + 2e-6, 1e-9);
+  norm.pass = Pass::kBackward;  // 2 + 4 for the sums, 2 + 4 + 2 for d_x, instead of 2 + 2 + 2
+  EXPECT_NEAR(more(norm, &Fusion::norms), 8 * elements / 1e12 + 2e-6, 1e-9);
+  Pointwise softmax{PointwiseKind::kSoftmax, 8192, 4096, Dtype::kBf16, Dtype::kBf16, true};
+  EXPECT_NEAR(more(softmax, &Fusion::softmax), 4 * elements / 1e12 + 4e-6, 1e-9);
+  softmax.kind = PointwiseKind::kSoftmaxBackward;
+  EXPECT_NEAR(more(softmax, &Fusion::softmax), 4 * elements / 1e12 + 2e-6, 1e-9);
+  Pointwise gelu{PointwiseKind::kGelu, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false};
+  EXPECT_NEAR(more(gelu, &Fusion::gelu), 4 * elements / 1e12, 1e-9);
+  gelu.kind = PointwiseKind::kGeluBackward;
+  EXPECT_NEAR(more(gelu, &Fusion::gelu), 4 * elements / 1e12, 1e-9);
+  Pointwise dropout{PointwiseKind::kDropoutAdd, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false};
+  EXPECT_NEAR(more(dropout, &Fusion::dropout), 8 * elements / 1e12 + 2e-6, 1e-9);
+  dropout.kind = PointwiseKind::kDropoutBackward;  // the mask tells all
+  EXPECT_EQ(more(dropout, &Fusion::dropout), 0);
+}
+
+// A product's result read and written; of unfused attention what has the tokens' width, of 32 heads
+// of two sequences of 2048.
+TEST(Fusion, ChargesThePassesAroundProductsWithoutEpilogue) {
+  Device device = plain();
+  device.kernel_start = microseconds(2);
+  const auto more = [&](const Op& op, bool Fusion::*member) {
+    Device apart = device;
+    apart.kernels.fusion.*member = false;
+    return seconds(op, apart) - seconds(op, device);
+  };
+  Gemm linear = product(8192, 4096, 1024);
+  EXPECT_EQ(more(linear, &Fusion::biases), 0);
+  linear.bias = true;
+  EXPECT_NEAR(more(linear, &Fusion::biases), 4.0 * 8192 * 4096 / 1e12 + 2.7e-6, 1e-9);
+  EXPECT_EQ(more(linear, &Fusion::heads), 0);
+  const auto attention = [&](std::int64_t n, std::int64_t k, GemmRole role) {
+    Gemm gemm = product(2048, n, k);
+    gemm.batch = 64;
+    gemm.role = role;
+    return more(gemm, &Fusion::heads);
+  };
+  const double copy = 4.0 * 64 * 2048 * 128 / 1e12 + 2.7e-6;
+  EXPECT_EQ(attention(2048, 128, GemmRole::kForward), 0);  // scores
+  EXPECT_NEAR(attention(128, 2048, GemmRole::kForward), copy, 1e-9);
+  EXPECT_NEAR(attention(2048, 128, GemmRole::kInputGradient), copy, 1e-9);   // reads d_o
+  EXPECT_NEAR(attention(128, 2048, GemmRole::kInputGradient), copy, 1e-9);   // d_q
+  EXPECT_NEAR(attention(128, 2048, GemmRole::kWeightGradient), copy, 1e-9);  // d_k, d_v
+}
+
+// Forward the one-hot matrix (8192, 50304) is written, and read by a product; backward has the
+// product of its transpose with d_y.
+TEST(Fusion, TakesAOneHotProductForALookup) {
+  Device device = plain();
+  device.kernels.fusion.lookups = false;
+  Gather lookup{Pass::kForward, 8192, 4096, 50304, Dtype::kBf16, Dtype::kFp32};
+  EXPECT_NEAR(seconds(lookup, device),
+              2.0 * 8192 * 50304 / 1e12 + 0.7e-6 + seconds(product(8192, 4096, 50304), device),
+              1e-9);
+  lookup.pass = Pass::kBackward;
+  Gemm gradient = product(50304, 4096, 8192);
+  gradient.role = GemmRole::kWeightGradient;
+  gradient.output = Dtype::kFp32;
+  EXPECT_NEAR(seconds(lookup, device), seconds(gradient, device), 1e-9);
+}
+
 TEST(OpCost, StartsWithTheKernelsStartAndSaysItsBasis) {
   Device device = plain();
   const Gemm gemm = product(4096, 4096, 4096);
