@@ -82,12 +82,13 @@ Waves deterministic_waves(const Attention& a, double processors) {
               static_cast<double>(a.head_dim)};
 }
 
-// For the random numbers of dropout; only of scores that are not masked.
+// For the random numbers of dropout; only of scores that are not masked, of which each is as many
+// multiply-adds as head_dim in each of the products, two forward and five backward.
 Seconds dropout_time(const Attention& a, const Device& device, const Room& room) {
   if (!a.dropout) return Seconds(0);
-  const double scores = static_cast<double>(a.batch) * static_cast<double>(a.heads) *
-                        static_cast<double>(a.queries) * static_cast<double>(a.keys) *
-                        (a.causal ? 0.5 : 1);
+  const double products = a.pass == Pass::kForward ? 2 : 5;
+  const double scores =
+      flops(Op(a)).value / (2 * products * static_cast<double>(a.head_dim));
   const FlopRate rate = device.integer_rate.value_or(device.vector_rate * 0.5);
   return Seconds(scores * kDropoutWork / rate.value * device.multiprocessors /
                  room.multiprocessors);
@@ -344,9 +345,10 @@ Seconds one_hot_time(const Gather& g, const Device& device, const Room& room) {
   return gemm_time(product, device, room);
 }
 
-// Share of a long stream's rate that the kernels of an Op reach.
+// Share of a long stream's rate that the kernels of an Op reach. What XLA makes of a norm are its
+// own loops.
 double streaming_share(const Norm&, const Fusion& fusion) {
-  return fusion.norm_gradients ? 1 : kPlainNorm;
+  return fusion.norm_gradients || !fusion.norms ? 1 : kPlainNorm;
 }
 
 template <class Any>
