@@ -65,6 +65,7 @@ constexpr double kMemoryLeft = 0.1;     // of the bandwidth, whatever is taken
 constexpr double kHeadReference = 128;  // head_dim of AttentionKernels' shares
 constexpr double kDropoutWork = 2 * 5;  // of a score, in integer operations (multiply-add: two)
 constexpr double kPlainNorm = 0.62;     // of a long stream's rate
+constexpr std::int64_t kSoftmaxRow = 48 << 10;  // bytes of shared memory that PyTorch asks for
 
 struct Waves {
   double slower = 1;  // than with all processors at work
@@ -81,12 +82,13 @@ Waves deterministic_waves(const Attention& a, double processors) {
               static_cast<double>(a.head_dim)};
 }
 
-// For the random numbers of dropout; only of scores that are not masked.
+// For the random numbers of dropout; only of scores that are not masked, of which each is as many
+// multiply-adds as head_dim in each of the products, two forward and five backward.
 Seconds dropout_time(const Attention& a, const Device& device, const Room& room) {
   if (!a.dropout) return Seconds(0);
-  const double scores = static_cast<double>(a.batch) * static_cast<double>(a.heads) *
-                        static_cast<double>(a.queries) * static_cast<double>(a.keys) *
-                        (a.causal ? 0.5 : 1);
+  const double products = a.pass == Pass::kForward ? 2 : 5;
+  const double scores =
+      flops(Op(a)).value / (2 * products * static_cast<double>(a.head_dim));
   const FlopRate rate = device.integer_rate.value_or(device.vector_rate * 0.5);
   return Seconds(scores * kDropoutWork / rate.value * device.multiprocessors /
                  room.multiprocessors);
@@ -136,7 +138,12 @@ double count(std::int64_t rows, std::int64_t columns) {
 
 // Of each part: the copy to fp32 and the maximum; differences, exponentials and their sum; the
 // quotient; in backward the product with the loss's gradient and the copy back. PyTorch's
-// log-softmax does the first three in one kernel, and its backward is one more.
+// log-softmax (aten/src/ATen/native/cuda/SoftMax.cu) does the first three in one kernel, which
+// reads its input once for each of maximum, sum and result unless a row fits in shared memory;
+// backward is one more, which reads the gradient for its sum and again. linkedin/Liger-Kernel's
+// cross_entropy on an A100 (huggingface, fp32): of each further logit a long stream's time for 9
+// bytes forward up to 8,192 words, for 17 and 18 from 32,768 up, and for 33 backward, of which 12
+// add up gradients of several steps.
 // Megatron-LM's fusion has the copies in Ops of their own. Compiled, what is changed in place and
 // summed or scattered into in the same step is made in a buffer of its own and copied back: the
 // exponentials, and the gradient (so the note in core/fusions/fused_cross_entropy.py, where later
@@ -166,9 +173,9 @@ Passes unfused(const Loss& l, LossKernels kernels) {
       break;
     case LossKernels::kTorch:
       if (l.part == LossPart::kMaximum) each = 4;
-      if (l.part == LossPart::kSums) each = 8 - c;
+      if (l.part == LossPart::kSums) each = (4 * l.vocabulary <= kSoftmaxRow ? 8 : 16) - c;
       if (l.part == LossPart::kFinish) each = -c - p;
-      if (l.part == LossPart::kBackward) each = 4 + 4 + 4 + 4 + 4 - p;
+      if (l.part == LossPart::kBackward) each = 4 + 5 * 4 - p;
       if (l.part == LossPart::kMaximum || l.part == LossPart::kBackward) more = 2;
       break;
     case LossKernels::kMegatron:

@@ -369,7 +369,7 @@ std::vector<Field> memory_fields() {
       word("loss", "\"parallel\"", "parallel torch megatron megatron_fused transformer_engine",
            "Whose cross-entropy: one kernel a part; PyTorch's or Megatron-LM's unfused one on an "
            "fp32 copy of the logits; Megatron-LM's fusion; Transformer Engine's, in place.",
-           "16, 36, 52, 52 or 10 bytes a logit over the memory bus, on the last stage. Beside the "
+           "16, 48, 52, 52 or 10 bytes a logit over the memory bus, on the last stage. Beside the "
            "logits it keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
            "transformer_engine none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
