@@ -94,6 +94,7 @@ void Backward::cover_new_values() {
   out_.saved.resize(values, false);
   gradient_.resize(values, kNoValue);
   weight_gradient_.resize(values, kNoValue);
+  turned_.resize(values, kNoValue);
   dropped_.resize(values, -1);
 }
 
@@ -142,7 +143,8 @@ Node Backward::make(const Node& forward, std::string_view suffix, Op op, Values 
 
 // sum = what is known of the gradient of `id` + one more contribution.
 void Backward::add_to(const Node& forward, ValueId id, ValueId more, ValueId sum) {
-  const Value& v = value(id);
+  const ValueId original = value(id).original;  // of an 8-bit copy
+  const Value& v = value(original == kNoValue ? id : original);
   const std::int64_t columns = v.shape.sizes[static_cast<std::size_t>(v.shape.rank - 1)];
   const Pointwise add{PointwiseKind::kAdd, v.shape.elements() / columns, columns, v.dtype, v.dtype,
                       false};

@@ -21,15 +21,19 @@ ValueId Backward::quantized_gradient(const Node& node, ValueId dy) {
 }
 
 // The copy of the same matrix that a weight gradient reads. Where none was made when it was
-// quantised (it has been gathered since), it is transposed now.
+// quantised (it has been gathered since), it is transposed now, once.
 ValueId Backward::columns_of(const Node& node, ValueId copy, std::string_view suffix) {
   if (value(copy).columns != kNoValue) return value(copy).columns;
   if (!options_.eight_bit.two_copies()) return copy;
+  if (turned_[static_cast<std::size_t>(copy)] != kNoValue) {
+    return turned_[static_cast<std::size_t>(copy)];
+  }
   const std::int64_t rows = value(copy).shape.sizes[0], columns = value(copy).shape.sizes[1];
   const ValueId turned = like(copy, ".columns");
   value(turned).shape = {columns, rows};
   const Pointwise op{PointwiseKind::kTranspose, rows, columns, Dtype::kFp8, Dtype::kFp8};
   pending_.push_back(make(node, suffix, op, {copy}, {turned}));
+  turned_[static_cast<std::size_t>(copy)] = turned;
   return turned;
 }
 
@@ -129,6 +133,20 @@ void Backward::rule(const Node& node, const Norm& op) {
   if (!in_place) give(node, x, dx);
 }
 
+// Of one tensor that holds gate and up, or of two.
+void Backward::gate(const Node& node, const Pointwise& op, PointwiseKind kind) {
+  if (node.in.size() == 1) return unary(node, op, kind, node.in[0]);
+  const ValueId dy = gradient(node.out[0]);
+  const ValueId gate = want(node.in[0]), up = want(node.in[1]);
+  const ValueId d_gate = contribution(gate), d_up = contribution(up);
+  Pointwise backward = op;
+  backward.kind = kind;
+  backward.columns = 2 * op.columns;
+  push(make(node, ".gradient", backward, {dy, gate, up}, {d_gate, d_up}));
+  give(node, gate, d_gate);
+  give(node, up, d_up);
+}
+
 void Backward::unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved) {
   const ValueId dy = gradient(node.out[0]);
   want(saved);
@@ -177,9 +195,9 @@ void Backward::rule(const Node& node, const Pointwise& op) {
     case PointwiseKind::kGelu:
       return unary(node, op, PointwiseKind::kGeluBackward, node.in[0]);
     case PointwiseKind::kSwiglu:
-      return unary(node, op, PointwiseKind::kSwigluBackward, node.in[0]);
+      return gate(node, op, PointwiseKind::kSwigluBackward);
     case PointwiseKind::kGeglu:
-      return unary(node, op, PointwiseKind::kGegluBackward, node.in[0]);
+      return gate(node, op, PointwiseKind::kGegluBackward);
     case PointwiseKind::kDropout:
       return unary(node, op, PointwiseKind::kDropoutBackward, node.out[1]);
     case PointwiseKind::kSoftmax:
@@ -187,7 +205,8 @@ void Backward::rule(const Node& node, const Pointwise& op) {
     case PointwiseKind::kRotary: {
       Pointwise backward = op;
       backward.kind = PointwiseKind::kRotaryBackward;
-      push(make(node, ".gradient", backward, {dy}, {dy}));
+      push(make(node, ".gradient", backward, {dy}, {dy}));  // no one else reads it unrotated
+      if (node.in[0] != node.out[0]) give(node, node.in[0], dy);
       return;
     }
     case PointwiseKind::kScale: {
@@ -207,7 +226,8 @@ void Backward::rule(const Node& node, const Pointwise& op) {
     }
     case PointwiseKind::kCast: {
       const ValueId d = contribution(node.in[0]);
-      const Pointwise back{PointwiseKind::kCast, op.rows, op.columns, op.output, op.dtype, false};
+      const Dtype from = value(dy).dtype, to = value(d).dtype;  // 16 bits of an 8-bit copy
+      const Pointwise back{PointwiseKind::kCast, op.rows, op.columns, from, to, false};
       push(make(node, ".gradient", back, {dy}, {d}));
       give(node, node.in[0], d);
       return;
@@ -257,6 +277,15 @@ void Backward::rule(const Node&, const Update&) {
   STEPCAST_CHECK(false, "an optimizer has no place in a forward pass");
 }
 
+ValueId Backward::in_order(const Node& node, ValueId d) {
+  const ValueId copy = like(d, ".copy");
+  const Shape shape = value(d).shape;
+  const Pointwise op{PointwiseKind::kCast, shape.sizes[0], shape.sizes[1],
+                     value(d).dtype, value(d).dtype, false};
+  push(make(node, ".gradient.copy", op, {d}, {copy}));
+  return copy;
+}
+
 void Backward::rule(const Node& node, const Exchange& exchange) {
   Node back = node;
   back.name += ".gradient";
@@ -278,6 +307,7 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
     case ExchangeKind::kReduceScatter: {
       ValueId d = gradient(node.out[0]);
       ValueId dx = contribution(node.in[0]);
+      if (exchange.copied_gradient) d = in_order(node, d);
       if (exchange.eight_bit_gradient) {
         const Shape whole = value(dx).shape;
         d = quantize_now(node, d, true);

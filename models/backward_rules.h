@@ -19,6 +19,7 @@ class Backward {
     out_.saved.assign(values, false);
     gradient_.assign(values, kNoValue);
     weight_gradient_.assign(values, kNoValue);
+    turned_.assign(values, kNoValue);
     mark_dropped();
   }
 
@@ -75,7 +76,9 @@ class Backward {
   void rule(const Node& node, const Gather& op);
   void rule(const Node& node, const Loss& op);
   void rule(const Node& node, const Update& op);
+  ValueId in_order(const Node& node, ValueId d);
   void rule(const Node& node, const Exchange& exchange);
+  void gate(const Node& node, const Pointwise& op, PointwiseKind kind);
   void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);
   void bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d);
 
@@ -84,6 +87,7 @@ class Backward {
   Differentiated out_;
   std::vector<ValueId> gradient_;         // by value
   std::vector<ValueId> weight_gradient_;  // by value
+  std::vector<ValueId> turned_;           // by value: an 8-bit copy, transposed in backward
   std::vector<std::int32_t> dropped_;     // by value: its slice, or -1
   std::vector<bool> rerun_;               // by slice
   std::vector<Node> ring_;     // attention to passed keys, visited before that to the rank's own

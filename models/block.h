@@ -68,6 +68,8 @@ struct Exchange {
   // kReduceScatter: the gradient is quantised before it is gathered, and crosses in 8 bits.
   bool eight_bit_gradient = false;
   Axis axis = Axis::kTensor;
+  // kAllGather: the gradient is copied, to be in the ranks' order, before it is scattered.
+  bool copied_gradient = false;
 };
 
 // Which part of a layer a node belongs to, as "recompute": {"modules": [...]} names them.

@@ -30,8 +30,11 @@ class KindMaker {
   Tensor tensor(const Value& value) const;
   void assign_slots();
   void assign_weight(ValueId id);
+  std::vector<Node> needed_again() const;
   void write_fragments();
   Fragment forward(bool keep_saved, bool keep_x, bool keep_y, bool recompute);
+  Fragment forward(const std::vector<Node>& nodes, bool keep_saved, bool keep_x, bool keep_y,
+                   bool recompute);
   Fragment prepare();
   FragmentOptions common_options() const;
 
@@ -140,6 +143,11 @@ FragmentOptions KindMaker::common_options() const {
 }
 
 Fragment KindMaker::forward(bool keep_saved, bool keep_x, bool keep_y, bool recompute) {
+  return forward(forward_, keep_saved, keep_x, keep_y, recompute);
+}
+
+Fragment KindMaker::forward(const std::vector<Node>& nodes, bool keep_saved, bool keep_x,
+                            bool keep_y, bool recompute) {
   FragmentOptions options = common_options();
   options.live.assign(block().values.size(), false);
   options.keep = keep_saved ? derived_.saved : options.live;
@@ -149,7 +157,7 @@ Fragment KindMaker::forward(bool keep_saved, bool keep_x, bool keep_y, bool reco
     if (keep_x) options.keep[static_cast<std::size_t>(block().x)] = true;
   }
   if (block().y != kNoValue) options.keep[static_cast<std::size_t>(block().y)] = keep_y;
-  return write_fragment(tables_, block(), forward_, slots_, options);
+  return write_fragment(tables_, block(), nodes, slots_, options);
 }
 
 Fragment KindMaker::prepare() {
@@ -157,6 +165,19 @@ Fragment KindMaker::prepare() {
   options.live.assign(block().values.size(), false);
   options.keep = options.live;
   return write_fragment(tables_, block(), block().prepare, slots_, options);
+}
+
+// Of what is run again where no block behind it asks for the output. PyTorch's checkpoint without
+// re-entrance stops when all that backward needs is there (torch/utils/checkpoint.py, early_stop,
+// on since 2.1); before, and in Megatron-LM's, the whole block runs.
+std::vector<Node> KindMaker::needed_again() const {
+  if (!plan_.recompute_early_stop) return forward_;
+  const auto kept = [&](const Node& node) {
+    return std::any_of(node.out.begin(), node.out.end(),
+                       [&](ValueId v) { return derived_.saved[static_cast<std::size_t>(v)]; });
+  };
+  const auto last = std::find_if(forward_.rbegin(), forward_.rend(), kept);
+  return {forward_.begin(), last.base()};
 }
 
 void KindMaker::write_fragments() {
@@ -168,7 +189,7 @@ void KindMaker::write_fragments() {
     kind_.forward_keep = forward(false, true, true, false);
     kind_.forward_drop = forward(false, false, true, false);
     kind_.recompute = forward(true, false, true, true);
-    kind_.recompute_last = forward(true, false, false, true);
+    kind_.recompute_last = forward(needed_again(), true, false, false, true);
   }
   FragmentOptions options = common_options();
   options.live = derived_.saved;

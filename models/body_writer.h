@@ -30,6 +30,7 @@ class BodyWriter {
   Bytes bytes(TensorId id) const {
     return tables_.job().tensors[static_cast<std::size_t>(id)].bytes();
   }
+  Phase phase() const { return body_.phase; }
   bool empty() const { return body_.code.empty(); }
 
   void add(Instruction instruction) { body_.code.push_back(instruction); }

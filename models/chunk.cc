@@ -59,8 +59,10 @@ class ChunkWriter {
 
   void act(BodyWriter& body, const PassStep& step);
   void run_steps(BodyWriter& body, const std::vector<PassStep>& steps, bool gather, bool drop);
+  // The units that a step gathers.
+  using Gathered = std::vector<std::vector<std::int32_t>>;
   void issue_gather(BodyWriter& body, const std::vector<PassStep>& steps, int q,
-                    std::vector<int>& holders, std::vector<bool>& waits) const;
+                    std::vector<int>& holders, Gathered& gathers) const;
   EventId gathered(int step) const;
   EventId limit(int from_end) const;
 
@@ -246,17 +248,17 @@ EventId ChunkWriter::limit(int from_end) const {
 
 // Brings in the units of step q that no step on the way holds already.
 void ChunkWriter::issue_gather(BodyWriter& body, const std::vector<PassStep>& steps, int q,
-                               std::vector<int>& holders, std::vector<bool>& waits) const {
+                               std::vector<int>& holders, Gathered& gathers) const {
   std::vector<std::int32_t> missing;
   for (std::int32_t unit : blocks_[steps[static_cast<std::size_t>(q)].block].units) {
     if (holders[static_cast<std::size_t>(unit)]++ == 0) missing.push_back(unit);
   }
   if (missing.empty()) return;
-  waits[static_cast<std::size_t>(q)] = true;
   const int count = static_cast<int>(steps.size());
   const int freed = q - prefetch_ - 1;  // the step whose memory this gather takes
   body.add(Wait{Stream::kData, limit(freed >= 0 ? count - 1 - freed : -1 - freed)});
   state_.gather(body, missing, gathered(q));
+  gathers[static_cast<std::size_t>(q)] = std::move(missing);
 }
 
 void ChunkWriter::act(BodyWriter& body, const PassStep& step) {
@@ -292,7 +294,7 @@ void ChunkWriter::run_steps(BodyWriter& body, const std::vector<PassStep>& steps
                             bool drop) {
   const int count = static_cast<int>(steps.size());
   std::vector<int> holders(static_cast<std::size_t>(state_.units()), 0);  // by unit
-  std::vector<bool> waits(steps.size(), false);                          // by step
+  Gathered gathers(steps.size());                                        // by step
   if (!gather) {
     for (const PassStep& step : steps) {
       for (std::int32_t unit : blocks_[step.block].units) {
@@ -301,14 +303,16 @@ void ChunkWriter::run_steps(BodyWriter& body, const std::vector<PassStep>& steps
     }
   }
   for (int q = 0; gather && q < std::min(prefetch_, count); ++q) {
-    issue_gather(body, steps, q, holders, waits);
+    issue_gather(body, steps, q, holders, gathers);
   }
   for (int s = 0; s < count; ++s) {
     const PassStep& step = steps[static_cast<std::size_t>(s)];
     if (gather && s + prefetch_ < count) {
-      issue_gather(body, steps, s + prefetch_, holders, waits);
+      issue_gather(body, steps, s + prefetch_, holders, gathers);
     }
-    if (waits[static_cast<std::size_t>(s)]) body.add(Wait{Stream::kCompute, gathered(s)});
+    const std::vector<std::int32_t>& arrived = gathers[static_cast<std::size_t>(s)];
+    if (!arrived.empty()) body.add(Wait{Stream::kCompute, gathered(s)});
+    state_.unflatten(body, arrived);
     act(body, step);
     std::vector<std::int32_t> done;
     for (std::int32_t unit : blocks_[step.block].units) {

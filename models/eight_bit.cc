@@ -38,8 +38,8 @@ ValueId quantize(Block& block, std::vector<Node>& nodes, const EightBit& eight_b
     value.original = what.x;
     return new_value(block, std::move(value));
   };
-  ValueId amax = kNoValue;
-  if (eight_bit.scaling == Scaling::kTensor) {
+  ValueId amax = what.amax;
+  if (eight_bit.scaling == Scaling::kTensor && amax == kNoValue) {
     amax = new_value(block, {what.name + ".amax", {1}, Dtype::kFp32, ValueKind::kActivation});
     push(".amax", Op(Pointwise{PointwiseKind::kAmax, rows, columns, x.dtype, Dtype::kFp32}),
          {what.x}, {amax});

@@ -22,10 +22,12 @@ struct Quantization {
   bool both = true;            // the copy for the columns, too, where there is to be one
   bool shared_scale = false;   // x is a part of a matrix that tensor ranks share: one scale for all
   ValueKind kind = ValueKind::kActivation;  // of the copies
+  ValueId amax = kNoValue;  // with one scale a tensor, where x's largest value is known already
 };
 
 // Adds values to `block` and nodes to `nodes` (its own or others'). Returns the copy; its `columns`
-// is the other one, `original` is x. REQUIRES: eight_bit.on().
+// is the other one, `original` is x. The last node added is the one that quantises.
+// REQUIRES: eight_bit.on().
 ValueId quantize(Block& block, std::vector<Node>& nodes, const EightBit& eight_bit,
                  const Quantization& what);
 

@@ -19,7 +19,8 @@ Filled filled_as(const Node& node, const Pointwise& op) {
     case PointwiseKind::kCast:
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:
-    case PointwiseKind::kTranspose: return kFilledCopy;
+    case PointwiseKind::kTranspose:
+    case PointwiseKind::kUnflatten: return kFilledCopy;
     default: return kFilledNone;
   }
 }

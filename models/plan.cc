@@ -235,6 +235,14 @@ Trouble eight_bit_trouble(const Plan& plan, const Model& model) {
   return std::nullopt;
 }
 
+// Unfused attention's batched products read their heads out of one packed tensor.
+Trouble attention_trouble(const Plan& plan) {
+  if (plan.fused_qkv || plan.fused_attention) return std::nullopt;
+  return trouble("", "fused_qkv",
+                 "unfused attention reads queries, keys and values as one product makes them; set "
+                 "it to true, or attention to \"fused\"");
+}
+
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
 Trouble tensor_trouble(const Plan& plan, const Model& model) {
   const std::int64_t legal = std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
@@ -369,8 +377,9 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
 }
 
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
-  for (const auto rule : {degree_trouble, context_trouble, pieces_trouble, pipeline_trouble,
-                          batch_trouble, sharding_trouble, precision_trouble}) {
+  for (const auto rule :
+       {degree_trouble, context_trouble, pieces_trouble, pipeline_trouble, batch_trouble,
+        sharding_trouble, precision_trouble, attention_trouble}) {
     if (Trouble found = rule(plan)) return found;
   }
   return std::nullopt;
@@ -386,7 +395,9 @@ std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
 void check_plan(const Plan& plan, const Model& model) {
   Trouble found = trouble_alone(plan);
   if (!found) found = trouble_with(plan, model);
-  if (found) throw Error("plan: " + found->section + "." + found->key, found->what);
+  if (!found) return;
+  const std::string section = found->section.empty() ? "" : found->section + ".";
+  throw Error("plan: " + section + found->key, found->what);
 }
 
 }  // namespace stepcast

@@ -37,6 +37,7 @@ enum class Recompute : std::uint8_t {
                // of all layers, or of the first of each chunk (layers)
   kSelective,  // run the attention core again: scores, softmax, dropout, their product with v
   kModules,    // run the named modules of each layer again
+  kPerOp,      // keep attention and every second product of a layer's weights, run the rest again
 };
 
 // How operands of 8-bit products are scaled; products of the layers' weights are the only ones that
@@ -115,6 +116,11 @@ struct Plan {
   std::int64_t tensor = 1;
   bool sequence_parallel = false;      // norms and dropouts split along the sequence (Korthikanti)
   bool tensor_overlap = true;          // backward's tensor collectives run beside weight gradients
+  bool batch_first = false;            // activations are (batch, sequence, hidden): what tensor
+                                       // ranks gather or scatter along the sequence is copied to be
+                                       // in order, unless it is moved in pieces
+  bool gather_again = true;            // sequence parallelism keeps shards, backward gathers them
+                                       // once more (Megatron-LM); else what was gathered is kept
   std::int64_t tensor_pieces = 1;      // a layer's exchanges are moved in so many pieces beside the
                                        // product that takes or makes them
   std::int64_t context = 1;            // ranks that share a sequence
@@ -138,6 +144,8 @@ struct Plan {
                                        // updates a share only; else their share (reduce-scatter)
   bool overlap = true;                 // gradient reduction beside backward, gathers beside compute
   std::int64_t prefetch = 1;           // ZeRO-3: units gathered ahead
+  bool flat_weights = true;            // ZeRO-3: used where they were gathered; else (FSDP2) each
+                                       // copied out of there first
   std::int64_t shard_group = 0;        // hybrid sharding: data ranks that share one copy (with
                                        // their context ranks); 0: all of data
   bool reshard_after_forward = true;   // ZeRO-3: gather again in backward; false: gathered once a
@@ -145,6 +153,7 @@ struct Plan {
 
   // recompute
   Recompute recompute = Recompute::kNone;
+  bool recompute_early_stop = false;   // of kFull: up to the last thing that backward needs only
   std::int64_t recompute_every = 1;
   std::int64_t recompute_layers = 0;   // of kFull: the first layers of each chunk only; 0: all
   std::vector<std::string> recompute_modules;  // of kRecomputeModules
@@ -159,6 +168,8 @@ struct Plan {
 
   std::int64_t vocabulary_multiple = 1;  // the vocabulary is rounded up to that times tensor
 
+  bool fused_qkv = true;               // one product makes queries, keys and values; else three
+  bool fused_gate_up = true;           // one makes both branches of a gated MLP; else two
   bool fused_attention = true;         // false keeps scores, softmax and mask in memory
   SoftmaxKernels softmax = SoftmaxKernels::kFused;  // of unfused attention
   CrossEntropy loss = CrossEntropy::kParallel;
@@ -239,7 +250,7 @@ std::string model_degrees_text(const Plan& plan);
 
 // Why a plan is not legal: the key to change, and the numbers with the nearest legal choice.
 struct PlanTrouble {
-  std::string section;  // "parallel"
+  std::string section;  // "parallel"; "": the what-if itself
   std::string key;      // "tensor"
   std::string what;
 };
@@ -256,14 +267,15 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 //                                 a list: sums to the layers, 0 only for the first and last chunk
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
-// Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
-// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "deterministic",
-// "filled", "allocator", "buffers" of a what-if, "host" but for its launch, and leaves its other
-// keys to others. `devices` > 0 derives a left out data degree and has to match; 0 takes any.
-// Required is only batch.sequence_length; the rest defaults to the members above, global to micro *
-// data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients
-// to the compute type, dropout and its rate to the model's. With fp32 weights there is no further
-// master copy, with fp32 gradients no further copy of those, whatever is asked.
+// Reads "batch", "parallel", "sharding", "recompute", "recompute_early_stop", "precision",
+// "vocabulary_multiple", "fused_qkv", "fused_gate_up", "attention", "softmax", "loss", "dropout",
+// "dropout_rate", "clip_gradients", "deterministic", "filled", "allocator", "buffers" of a what-if,
+// "host" but for its launch, and leaves its other keys to others. `devices` > 0 derives a left out
+// data degree and has to match; 0 takes any. Required is only batch.sequence_length; the rest
+// defaults to the members above, global to micro * data (one micro-batch), the schedule to 1f1b, or
+// interleaved where virtual_stages > 1, gradients to the compute type, dropout and its rate to the
+// model's. With fp32 weights there is no further master copy, with fp32 gradients no further copy
+// of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

@@ -33,7 +33,10 @@ const std::vector<std::pair<std::string, StageLayout>> kLayouts = {
 const std::vector<std::pair<std::string, ContextExchange>> kContextExchanges = {
     {"ring", ContextExchange::kRing}, {"all_gather", ContextExchange::kAllGather}};
 const std::vector<std::pair<std::string, Recompute>> kRecomputes = {
-    {"none", Recompute::kNone}, {"full", Recompute::kFull}, {"selective", Recompute::kSelective}};
+    {"none", Recompute::kNone},
+    {"full", Recompute::kFull},
+    {"selective", Recompute::kSelective},
+    {"per_op", Recompute::kPerOp}};
 const std::vector<std::pair<std::string, Dtype>> kDtypes = {
     {"fp32", Dtype::kFp32}, {"bf16", Dtype::kBf16}, {"fp16", Dtype::kFp16}};
 const std::vector<std::pair<std::string, Dtype>> kComputes = {
@@ -158,6 +161,8 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
   plan.tensor = object.integer("tensor", 1, kDegree);
   plan.sequence_parallel = object.boolean("sequence_parallel", plan.sequence_parallel);
   plan.tensor_overlap = object.boolean("tensor_overlap", plan.tensor_overlap);
+  plan.batch_first = object.boolean("batch_first", plan.batch_first);
+  plan.gather_again = object.boolean("gather_again", plan.gather_again);
   plan.tensor_pieces = object.integer("tensor_pieces", plan.tensor_pieces, {1, kPiecesMax});
   plan.context = object.integer("context", 1, kDegree);
   plan.context_exchange = object.word("context_exchange", plan.context_exchange, kContextExchanges);
@@ -195,6 +200,7 @@ void read_sharding(const Object& object, Plan& plan) {
   plan.all_reduce = object.boolean("all_reduce", plan.all_reduce);
   plan.overlap = object.boolean("overlap", plan.overlap);
   plan.prefetch = object.integer("prefetch", plan.prefetch, kPrefetch);
+  plan.flat_weights = object.boolean("flat_weights", plan.flat_weights);
   plan.shard_group = object.integer("shard_group", 0, {0, kRanksMax});
   plan.reshard_after_forward = object.boolean("reshard_after_forward", plan.reshard_after_forward);
   object.done();
@@ -303,6 +309,8 @@ Json write_parallel(const Plan& plan) {
   json["tensor"] = plan.tensor;
   json["sequence_parallel"] = plan.sequence_parallel;
   json["tensor_overlap"] = plan.tensor_overlap;
+  json["batch_first"] = plan.batch_first;
+  json["gather_again"] = plan.gather_again;
   json["tensor_pieces"] = plan.tensor_pieces;
   json["context"] = plan.context;
   json["context_exchange"] = word_of(plan.context_exchange, kContextExchanges);
@@ -342,9 +350,13 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   read_batch(what_if.object("batch"), plan);
   read_sharding(what_if.object("sharding"), plan);
   read_recompute(what_if, plan);
+  plan.recompute_early_stop =
+      what_if.boolean("recompute_early_stop", plan.recompute_early_stop);
   read_precision(what_if.object("precision"), plan);
   plan.vocabulary_multiple =
       what_if.integer("vocabulary_multiple", plan.vocabulary_multiple, kVocabularyMultiple);
+  plan.fused_qkv = what_if.boolean("fused_qkv", plan.fused_qkv);
+  plan.fused_gate_up = what_if.boolean("fused_gate_up", plan.fused_gate_up);
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
   plan.softmax = what_if.word("softmax", plan.softmax, kSoftmaxes);
   plan.loss = what_if.word("loss", plan.loss, kLosses);
@@ -363,6 +375,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
 
   std::optional<PlanTrouble> trouble = trouble_alone(plan);
   if (!trouble) trouble = trouble_with(plan, model);
+  if (trouble && trouble->section.empty()) what_if.fail(trouble->key, trouble->what);
   if (trouble) what_if.object(trouble->section).fail(trouble->key, trouble->what);
   return plan;
 }
@@ -379,9 +392,11 @@ Json write_plan(const Plan& plan) {
                       {"all_reduce", plan.all_reduce},
                       {"overlap", plan.overlap},
                       {"prefetch", plan.prefetch},
+                      {"flat_weights", plan.flat_weights},
                       {"shard_group", plan.shard_group},
                       {"reshard_after_forward", plan.reshard_after_forward}};
   json["recompute"] = write_recompute(plan);
+  json["recompute_early_stop"] = plan.recompute_early_stop;
   json["precision"] = {{"compute", word_of(plan.product(), kComputes)},
                        {"scaling", word_of(plan.eight_bit.scaling, kScalings)},
                        {"fp8_transposes", plan.eight_bit.transposes},
@@ -391,6 +406,8 @@ Json write_plan(const Plan& plan) {
                        {"moments", word_of(plan.moments, kDtypes)},
                        {"gradient_copy", word_of(plan.gradient_copy, kCopies)}};
   json["vocabulary_multiple"] = plan.vocabulary_multiple;
+  json["fused_qkv"] = plan.fused_qkv;
+  json["fused_gate_up"] = plan.fused_gate_up;
   json["attention"] = word_of(plan.fused_attention, kAttentions);
   json["softmax"] = word_of(plan.softmax, kSoftmaxes);
   json["loss"] = word_of(plan.loss, kLosses);

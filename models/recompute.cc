@@ -1,5 +1,6 @@
 // A slice is a maximal run of neighbouring nodes of one module. Larger modules are laid first, so
-// that "mlp" and "activation" together mean "mlp".
+// that "mlp" and "activation" together mean "mlp". Operation by operation a slice is one node, with
+// those that work in place on what it makes.
 #include "models/recompute.h"
 
 #include <algorithm>
@@ -34,11 +35,54 @@ bool asked_for(const Policy& policy, const Plan& plan) {
          plan.recompute_modules.end();
 }
 
+bool in_place(const Node& node) {
+  return !node.in.empty() && !node.out.empty() && node.in[0] == node.out[0];
+}
+
+// PyTorch's selective activation checkpointing with the policy that torchtitan gives it
+// (torchtitan/distributed/activation_checkpoint.py, _custom_policy): kept is what attention, a
+// reduce-scatter and a maximum (of which 8-bit scales are made) give, and what every product of
+// weights but the second, fourth, ... of the layer gives. Of what is kept backward keeps what it
+// needs, as a compiler does; eager PyTorch keeps it all, the last product's result, too.
+class PerOp {
+ public:
+  bool keeps(const Node& node) {
+    if (const auto* exchange = std::get_if<Exchange>(&node.work)) {
+      return exchange->kind == ExchangeKind::kReduceScatter;
+    }
+    const Op& op = std::get<Op>(node.work);
+    if (const auto* pointwise = std::get_if<Pointwise>(&op)) {
+      return pointwise->kind == PointwiseKind::kAmax && (node.modules & kModuleLate) == 0;
+    }
+    const bool product = std::holds_alternative<Gemm>(op) && node.use == NodeUse::kPlain;
+    if (product) ++products_;
+    return std::holds_alternative<Attention>(op) || (product && products_ % 2 != 0);
+  }
+
+ private:
+  int products_ = 0;
+};
+
+void add_per_op(const Block& block, std::vector<bool>& taken, std::vector<Slice>& slices) {
+  PerOp policy;
+  bool kept = true;  // what the node before makes
+  for (std::size_t n = 0; n < block.nodes.size(); ++n) {
+    const Node& node = block.nodes[n];
+    const bool goes_on = in_place(node);
+    if (goes_on && !kept) slices.back().last = static_cast<std::int32_t>(n) + 1;
+    if (!goes_on) kept = policy.keeps(node) || node.out.empty();
+    taken[n] = true;
+    if (goes_on || kept) continue;
+    slices.push_back({static_cast<std::int32_t>(n), static_cast<std::int32_t>(n) + 1, true});
+  }
+}
+
 }  // namespace
 
 std::vector<Slice> recompute_slices(const Block& block, const Plan& plan) {
   std::vector<Slice> slices;
   std::vector<bool> taken(block.nodes.size(), false);
+  if (plan.recompute == Recompute::kPerOp && block.numbered) add_per_op(block, taken, slices);
   for (const Policy& policy : kPolicies) {
     if (!asked_for(policy, plan)) continue;
     for (std::size_t n = 0; n < block.nodes.size(); ++n) {

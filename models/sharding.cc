@@ -99,6 +99,17 @@ void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, Eve
   body.add(Record{Stream::kData, done});
 }
 
+// One kernel over all of a group's parameters (FSDP2's split_with_sizes_copy).
+void State::unflatten(BodyWriter& body, const std::vector<std::int32_t>& units) const {
+  if (plan_.flat_weights) return;
+  for (std::int32_t i : units) {
+    const Unit& u = unit(i);
+    body.compute(Pointwise{PointwiseKind::kUnflatten, 1, u.elements, u.dtype, u.dtype, false},
+                 u.weights, u.weights, tables_.label("weights.unflatten", u.layer),
+                 body.phase());
+  }
+}
+
 void State::drop(BodyWriter& body, const std::vector<std::int32_t>& units) const {
   for (std::int32_t i : units) {
     for (TensorId w : unit(i).weights) body.add(Free{w});

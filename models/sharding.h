@@ -55,6 +55,8 @@ class State {
   // Stage 3: brings the units' whole weights in, on the data stream; `done` is recorded when they
   // are there. Stages 1, 2: the same in place, after each rank has updated its part.
   void gather(BodyWriter& body, const std::vector<std::int32_t>& units, EventId done) const;
+  // Stage 3, where gathered weights are not used where they came: compute copies them out.
+  void unflatten(BodyWriter& body, const std::vector<std::int32_t>& units) const;
   void drop(BodyWriter& body, const std::vector<std::int32_t>& units) const;  // stage 3
 
   // Stages 2, 3: whole gradients exist from before a unit's backward to their reduction.

@@ -3,91 +3,14 @@
 // Without sequence parallelism these are f (backward all-reduce) and g (forward all-reduce); with
 // it, an all-gather and a reduce-scatter of the same volume, and everything between two halves is
 // split by tokens.
-//
-// With 8-bit products (Plan::eight_bit) the products of a layer's weights read quantised copies.
-// Under sequence parallelism it is the shard that is quantised, and the copy that is gathered.
 #include "models/transformer.h"
 
 #include "models/context.h"
-#include "models/eight_bit.h"
+#include "models/transformer_writer.h"
 
 namespace stepcast {
 
-namespace {
-
-using Parts = std::array<std::int64_t, kPartsMax>;
-
-class Writer {
- public:
-  Writer(const Model& model, const Plan& plan, std::string_view name)
-      : model_(model),
-        plan_(plan),
-        tokens_(plan.tokens()),
-        rows_(plan.sequence_parallel ? tokens_ / plan.tensor : tokens_),
-        hidden_(model.hidden),
-        split_(plan.tensor > 1),
-        scattered_(split_ && plan.sequence_parallel) {
-    block_.name = name;
-  }
-
-  Block embedding();
-  Block layer();
-  Block head();
-
- private:
-  ValueId act(std::string_view name, Shape shape) {
-    return block_.activation(name, shape, plan_.compute);
-  }
-  ValueId weight(std::string_view name, Shape shape, bool partial = false) {
-    return block_.weight(name, shape, plan_.compute, partial);
-  }
-  ValueId cut_weight(std::string_view name, Shape shape, Cut cut, Parts parts = {}) {
-    const ValueId id = weight(name, shape);
-    Value& value = block_.values[static_cast<std::size_t>(id)];
-    value.cut = cut;
-    value.parts = parts;
-    return id;
-  }
-  ValueId table_weight();
-  // A gradient scaled in blocks is needed in two copies of 8 bits: 16 bits are no more.
-  bool crosses_in_eight_bits() const {
-    return plan_.eight_bit.on() && !plan_.eight_bit.blocks();
-  }
-
-  ValueId norm(std::string_view name, ValueId x, std::uint16_t modules);
-  // Before a matrix split by columns: the value that all tensor ranks see, with all tokens.
-  ValueId enter(std::string_view name, ValueId x, std::uint16_t modules);
-  // After a matrix split by rows: sums the ranks' parts.
-  ValueId leave(std::string_view name, ValueId partial, std::uint16_t modules,
-                bool eight_bit_gradient = false);
-  // What the product `name` reads of x: of a matrix split by columns (it enters) or by rows.
-  ValueId input(std::string_view name, ValueId x, std::uint16_t modules, Cut cut);
-  ValueId gathered_input(std::string_view name, ValueId x, std::uint16_t modules);
-  // What it reads of its weight.
-  ValueId weight_read(std::string_view name, ValueId w, std::uint16_t modules);
-  // x enters, or is a part already. Split by rows of its matrix (of each part packed in it), or by
-  // columns; then without bias.
-  ValueId linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out, bool bias,
-                 std::uint16_t modules, Cut cut, Parts parts = {});
-  ValueId residual(std::string_view name, ValueId branch, ValueId x, bool bias,
-                   std::uint16_t modules);
-  ValueId attention(ValueId x);
-  ValueId attention_core(ValueId qk, ValueId qkv);
-  ValueId softmax(ValueId scores);
-  ValueId unfused_core(ValueId qk, ValueId qkv);
-  ValueId mlp(ValueId x);
-
-  const Model& model_;
-  const Plan& plan_;
-  const std::int64_t tokens_;  // s b / context
-  const std::int64_t rows_;    // of what lies between the halves
-  const std::int64_t hidden_;
-  const bool split_;
-  const bool scattered_;
-  Block block_;
-};
-
-ValueId Writer::table_weight() {
+ValueId TransformerWriter::table_weight() {
   ValueId table = cut_weight(
       "embedding.weight", {padded_vocabulary(model_, plan_) / plan_.tensor, hidden_}, Cut::kRows);
   if (model_.tied_embeddings) {
@@ -96,7 +19,7 @@ ValueId Writer::table_weight() {
   return table;
 }
 
-ValueId Writer::norm(std::string_view name, ValueId x, std::uint16_t modules) {
+ValueId TransformerWriter::norm(std::string_view name, ValueId x, std::uint16_t modules) {
   const std::string base(name);
   const bool layer_norm = model_.norm == NormKind::kLayer;
   ValueId w = weight(base + ".weight", {hidden_}, scattered_);
@@ -109,131 +32,60 @@ ValueId Writer::norm(std::string_view name, ValueId x, std::uint16_t modules) {
   return y;
 }
 
-ValueId Writer::enter(std::string_view name, ValueId x, std::uint16_t modules) {
+ValueId TransformerWriter::enter(std::string_view name, ValueId x, std::uint16_t modules,
+                                 bool several) {
   if (!split_) return x;
   if (!scattered_) {
     block_.exchange(name, ExchangeKind::kEnter, {x}, {}, modules);
     return x;
   }
   ValueId full = act(name, {tokens_, hidden_});
-  block_.exchange(name, ExchangeKind::kAllGather, {x}, {full},
-                  static_cast<std::uint16_t>(modules | kModuleGather));
-  return full;
+  if (plan_.gather_again) modules |= kModuleGather;
+  block_.exchange(name, ExchangeKind::kAllGather, {x}, {full}, modules);
+  copy_gradient(several);
+  return in_order(name, full, modules);
 }
 
-ValueId Writer::leave(std::string_view name, ValueId partial, std::uint16_t modules,
-                      bool eight_bit_gradient) {
+void TransformerWriter::copy_gradient(bool several) {
+  const bool in_pieces = plan_.batch_first && plan_.tensor_pieces > 1 && block_.numbered;
+  std::get<Exchange>(block_.nodes.back().work).copied_gradient = in_pieces && several;
+}
+
+// PyTorch's functional collectives work along the first dimension. Of activations (batch, sequence,
+// hidden) they take the second by a copy: of the parts that a gather has put one after the other,
+// or into such parts, which are then reduced and scattered.
+ValueId TransformerWriter::in_order(std::string_view name, ValueId x, std::uint16_t modules) {
+  const bool whole = plan_.tensor_pieces == 1 || !block_.numbered;
+  if (!plan_.batch_first || !whole) return x;
+  const std::string copy = std::string(name) + ".copy";
+  Value value = block_.values[static_cast<std::size_t>(x)];
+  value.name = copy;
+  block_.values.push_back(value);
+  const auto y = static_cast<ValueId>(block_.values.size()) - 1;
+  const Pointwise op{PointwiseKind::kCast,   value.shape.sizes[0], value.shape.sizes[1],
+                     value.dtype, value.dtype, false};
+  block_.add(copy, op, {x}, {y}, modules);
+  return y;
+}
+
+ValueId TransformerWriter::leave(std::string_view name, ValueId partial, std::uint16_t modules,
+                                 bool eight_bit_gradient) {
   if (!split_) return partial;
   if (!scattered_) {
     block_.exchange(name, ExchangeKind::kAllReduce, {partial}, {partial}, modules);
     return partial;
   }
   ValueId shard = act(name, {rows_, hidden_});
+  partial = in_order(name, partial, modules);
   block_.exchange(name, ExchangeKind::kReduceScatter, {partial}, {shard}, modules);
   std::get<Exchange>(block_.nodes.back().work).eight_bit_gradient = eight_bit_gradient;
   return shard;
 }
 
-ValueId Writer::input(std::string_view name, ValueId x, std::uint16_t modules, Cut cut) {
-  const bool enters = cut == Cut::kRows && split_;  // of the weight's rows: of the output's columns
-  const std::string gather = std::string(name) + ".gather";
-  if (!plan_.eight_bit.on()) return enters ? enter(gather, x, modules) : x;
-  if (enters && scattered_) return gathered_input(name, x, modules);
-  const ValueId copy = quantize(block_, block_.nodes, plan_.eight_bit,
-                                {std::string(name) + ".input", x, modules});
-  if (enters) block_.exchange(gather, ExchangeKind::kEnter, {copy}, {}, modules);
-  return copy;
-}
-
-// One scale a tensor: the gathered copy is transposed where backward reads it so (backward.cc).
-// Scaled in blocks: backward gathers the shards of the other copy.
-ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint16_t modules) {
-  const EightBit& eight_bit = plan_.eight_bit;
-  Quantization what{std::string(name) + ".input", x, modules};
-  what.both = eight_bit.blocks();
-  what.shared_scale = true;
-  const ValueId shard = quantize(block_, block_.nodes, eight_bit, what);
-  const ValueId original = act(what.name, {tokens_, hidden_});  // never there: what the copies mean
-  const auto gather = [&](std::string_view suffix, ValueId part, std::uint16_t more) {
-    Value value = block_.values[static_cast<std::size_t>(part)];
-    value.name = what.name + std::string(suffix);
-    value.shape = eight_bit_shape(eight_bit, tokens_, hidden_, false);
-    value.original = original;
-    value.columns = kNoValue;
-    block_.values.push_back(value);
-    const auto whole = static_cast<ValueId>(block_.values.size()) - 1;
-    block_.exchange(std::string(name) + std::string(suffix), ExchangeKind::kAllGather, {part},
-                    {whole}, static_cast<std::uint16_t>(modules | kModuleGather | more));
-    return whole;
-  };
-  const ValueId whole = gather(".gather", shard, 0);
-  const ValueId shard_columns = block_.values[static_cast<std::size_t>(shard)].columns;
-  if (shard_columns != kNoValue) {
-    const ValueId columns = gather(".gather_columns", shard_columns, kModuleLate);
-    block_.values[static_cast<std::size_t>(whole)].columns = columns;
-  }
-  return whole;
-}
-
-// Whole weights have copies that last a step. Gathered ones are quantised when they have arrived:
-// in forward as it reads them, in backward as that does.
-ValueId Writer::weight_read(std::string_view name, ValueId w, std::uint16_t modules) {
-  const EightBit& eight_bit = plan_.eight_bit;
-  if (!eight_bit.on()) return w;
-  const bool streams = plan_.effective_zero() == 3;
-  const std::string base = std::string(name) + ".weight";
-  const auto value = [&](ValueId id) -> Value& {
-    return block_.values[static_cast<std::size_t>(id)];
-  };
-  std::vector<Node>& nodes = streams ? block_.nodes : block_.prepare;
-  const ValueKind kind = streams ? ValueKind::kActivation : ValueKind::kCopy;
-  const auto again = static_cast<std::uint16_t>(modules | (streams ? kModuleGather : 0));
-  const auto late = static_cast<std::uint16_t>(again | (streams ? kModuleLate : 0));
-  if (eight_bit.weights) {
-    if (!eight_bit.two_copies()) return w;
-    const Shape turned = {value(w).shape.sizes[1], value(w).shape.sizes[0]};
-    block_.values.push_back({base + ".fp8_columns", turned, Dtype::kFp8, kind});
-    const auto columns = static_cast<ValueId>(block_.values.size()) - 1;
-    value(columns).original = w;
-    value(w).columns = columns;
-    const Pointwise op{PointwiseKind::kTranspose, turned.sizes[1], turned.sizes[0], Dtype::kFp8,
-                       Dtype::kFp8};
-    nodes.push_back({Op(op), {w}, {columns}, base + ".transpose", late, NodeUse::kPlain,
-                     Phase::kForward});
-    return w;
-  }
-  Quantization what{base, w, again};
-  what.kind = kind;
-  what.both = !streams;
-  const ValueId copy = quantize(block_, nodes, eight_bit, what);
-  if (streams && eight_bit.two_copies()) {
-    what.name += ".columns";
-    what.modules = late;
-    const ValueId columns = quantize(block_, nodes, eight_bit, what);
-    value(copy).columns = columns;
-  }
-  return copy;
-}
-
-ValueId Writer::linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out,
-                       bool bias, std::uint16_t modules, Cut cut, Parts parts) {
-  const std::string base(name);
-  ValueId entered = input(name, x, modules, cut);
-  ValueId w = cut_weight(base + ".weight", {out, in}, cut, parts);
-  if (plan_.eight_bit.weights) block_.values[static_cast<std::size_t>(w)].dtype = Dtype::kFp8;
-  ValueId b = bias ? cut_weight(base + ".bias", {out}, cut, parts) : kNoValue;
-  ValueId read = weight_read(name, w, modules);
-  ValueId y = act(base + ".out", {tokens_, out});
-  Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.product(), plan_.compute, false, bias};
-  op.block_scales = plan_.eight_bit.blocks();
-  block_.add(name, op, {entered, read, b}, {y}, modules);
-  return y;
-}
-
 // x + branch, with dropout on the branch where the model trains with it. The bias of a matrix split
 // by rows must be added once, after the sum over ranks: here, fused as Megatron fuses it.
-ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool bias,
-                         std::uint16_t modules) {
+ValueId TransformerWriter::residual(std::string_view name, ValueId branch, ValueId x, bool bias,
+                                    std::uint16_t modules) {
   const std::string base(name);
   ValueId b = bias ? weight(base + ".bias", {hidden_}, scattered_) : kNoValue;
   ValueId y = act(base + ".out", {rows_, hidden_});
@@ -251,7 +103,7 @@ ValueId Writer::residual(std::string_view name, ValueId branch, ValueId x, bool 
 // Where Megatron-LM has no fused kernel (softmax_is_fused), its forward_torch_softmax: in fp32
 // `input.float() * scale` there, in the compute type without a scale in Megatron-Core; then
 // masked_fill_, torch.nn.Softmax, and the copy back of what was in fp32.
-ValueId Writer::softmax(ValueId scores) {
+ValueId TransformerWriter::softmax(ValueId scores) {
   constexpr std::uint8_t kCore = kModuleAttentionCore | kModuleAttention;
   const Shape shape = block_.values[static_cast<std::size_t>(scores)].shape;
   const bool fused = softmax_is_fused(plan_, model_);
@@ -282,7 +134,7 @@ ValueId Writer::softmax(ValueId scores) {
 
 // Scores, softmax and their product with the values, each kept: what attention costs without a
 // fused kernel. Heads that share a key-value head are rows of one batched product.
-ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
+ValueId TransformerWriter::unfused_core(const Values& heads_read) {
   const std::int64_t s = plan_.sequence_length;
   const std::int64_t heads = model_.heads / plan_.tensor;
   const std::int64_t groups = model_.kv_heads / plan_.tensor;
@@ -294,7 +146,7 @@ ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
   ValueId scores = act("attention.scores", {score_rows, s});
   Gemm product{query_rows, s, model_.head_dim, batch, GemmRole::kForward,
                plan_.compute, plan_.compute, false, false};
-  block_.add("attention.scores", product, {qk, qkv}, {scores}, kCore, NodeUse::kScores);
+  block_.add("attention.scores", product, heads_read, {scores}, kCore, NodeUse::kScores);
 
   ValueId probabilities = softmax(scores);
   if (plan_.dropout) {
@@ -308,12 +160,13 @@ ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
   ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
   Gemm context{query_rows, model_.head_dim, s, batch, GemmRole::kForward,
                plan_.compute, plan_.compute, false, false};
+  const ValueId qkv = heads_read[heads_read.size() - 1];
   block_.add("attention.context", context, {probabilities, qkv}, {out}, kCore, NodeUse::kContext);
   return out;
 }
 
-ValueId Writer::attention_core(ValueId qk, ValueId qkv) {
-  if (!plan_.fused_attention) return unfused_core(qk, qkv);
+ValueId TransformerWriter::attention_core(const Values& heads_read) {
+  if (!plan_.fused_attention) return unfused_core(heads_read);
   const std::int64_t s = plan_.attended() / plan_.context;
   const std::int64_t heads = model_.heads / plan_.tensor;
   ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
@@ -321,20 +174,27 @@ ValueId Writer::attention_core(ValueId qk, ValueId qkv) {
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   if (plan_.context > 1) {
-    context_attention(block_, plan_, op, {qk, qkv, out, lse});
+    context_attention(block_, plan_, op, {heads_read, out, lse});
     return out;
   }
-  block_.add("attention", op, {qk, qkv}, {out, lse}, kModuleAttentionCore | kModuleAttention);
+  block_.add("attention", op, heads_read, {out, lse}, kModuleAttentionCore | kModuleAttention);
   return out;
 }
 
-ValueId Writer::attention(ValueId x) {
+// Of the first `width` columns of x, in place where y is x.
+ValueId TransformerWriter::rotary(std::string_view name, ValueId x, ValueId y, std::int64_t width) {
+  const Pointwise op{PointwiseKind::kRotary, tokens_, width, plan_.compute, plan_.compute,
+                     false, model_.head_dim};
+  block_.add(name, op, {x}, {y}, kModuleAttention | kModuleQkv);
+  return y;
+}
+
+Values TransformerWriter::packed_heads(ValueId x) {
   const std::int64_t query_width = model_.query_width() / plan_.tensor;
   const std::int64_t kv_width = model_.kv_width() / plan_.tensor;
   const std::int64_t rotated_width = query_width + kv_width;
   ValueId qkv = linear("qkv", x, hidden_, query_width + 2 * kv_width, model_.qkv_bias,
                        kModuleAttention, Cut::kRows, {query_width, kv_width, kv_width});
-  constexpr std::uint16_t kQkv = kModuleAttention | kModuleQkv;
   block_.nodes.back().modules |= kModuleQkv;  // the product alone, not how its input came here
   ValueId qk = kNoValue;
   if (model_.qk_norm) {
@@ -344,37 +204,85 @@ ValueId Writer::attention(ValueId x) {
     qk = act("qk_norm.out", {tokens_, rotated_width});
     ValueId statistics = block_.activation("qk_norm.statistics", {rows}, Dtype::kFp32);
     Norm op{Pass::kForward, NormKind::kRms, rows, model_.head_dim, plan_.compute};
-    block_.add("qk_norm", op, {qkv, w}, {qk, statistics}, kQkv, NodeUse::kQkNorm);
+    block_.add("qk_norm", op, {qkv, w}, {qk, statistics}, kModuleAttention | kModuleQkv,
+               NodeUse::kQkNorm);
   }
-  if (model_.rotary) {
-    ValueId target = qk == kNoValue ? qkv : qk;
-    Pointwise op{PointwiseKind::kRotary, tokens_, rotated_width, plan_.compute, plan_.compute,
-                 false, model_.head_dim};
-    block_.add("rotary", op, {target}, {target}, kQkv);
-  }
-  ValueId core = attention_core(qk, qkv);
+  const ValueId target = qk == kNoValue ? qkv : qk;
+  if (model_.rotary) rotary("rotary", target, target, rotated_width);
+  return {qk, qkv};
+}
+
+// As Hugging Face's and Meta's models have them: three matrices, which read one input.
+Values TransformerWriter::separate_heads(ValueId x) {
+  const ValueId entered = input("qkv", x, kModuleAttention, Cut::kRows, true);
+  const auto one = [&](std::string_view name, std::int64_t heads) {
+    const ValueId y = product(name, entered, hidden_, heads * model_.head_dim, model_.qkv_bias,
+                              kModuleAttention, Cut::kRows);
+    block_.nodes.back().modules |= kModuleQkv;
+    return y;
+  };
+  const auto turned = [&](const std::string& name, ValueId y, std::int64_t heads) {
+    const std::int64_t width = heads * model_.head_dim;
+    if (model_.qk_norm) {
+      ValueId w = weight(name + "_norm.weight", {model_.head_dim}, split_);
+      const ValueId in = y;
+      y = act(name + "_norm.out", {tokens_, width});
+      ValueId statistics =
+          block_.activation(name + "_norm.statistics", {tokens_ * heads, 1}, Dtype::kFp32);
+      Norm op{Pass::kForward, NormKind::kRms, tokens_ * heads, model_.head_dim, plan_.compute};
+      block_.add(name + "_norm", op, {in, w}, {y, statistics}, kModuleAttention | kModuleQkv);
+    }
+    if (!model_.rotary) return y;
+    return rotary(name + ".rotary", y, act(name + ".rotary.out", {tokens_, width}), width);
+  };
+  const std::int64_t heads = model_.heads / plan_.tensor, groups = model_.kv_heads / plan_.tensor;
+  const ValueId q = one("q", heads), k = one("k", groups), v = one("v", groups);
+  const ValueId q_turned = turned("q", q, heads), k_turned = turned("k", k, groups);
+  return {q_turned, k_turned, v};
+}
+
+ValueId TransformerWriter::attention(ValueId x) {
+  ValueId core = attention_core(plan_.fused_qkv ? packed_heads(x) : separate_heads(x));
   constexpr std::uint16_t kProjection = kModuleAttention | kModuleProjection;
-  ValueId out = linear("proj", core, query_width, hidden_, false, kProjection, Cut::kColumns);
+  ValueId out = linear("proj", core, model_.query_width() / plan_.tensor, hidden_, false,
+                       kProjection, Cut::kColumns);
   return leave("proj.reduce", out, kProjection, crosses_in_eight_bits());
 }
 
-ValueId Writer::mlp(ValueId x) {
+// The MLP's first product, or both: of the gate, of what it gates.
+Values TransformerWriter::up(ValueId x) {
   const std::int64_t width = model_.ffn / plan_.tensor;
-  const Parts branches = {width, model_.gated() ? width : 0};
-  ValueId up = linear("fc1", x, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
-                      kModuleMlp, Cut::kRows, branches);
-  block_.nodes.back().modules |= kModuleUp;  // the product alone, not how its input came here
+  const auto mark = [&](ValueId y) {
+    block_.nodes.back().modules |= kModuleUp;  // the product alone, not how its input came here
+    return y;
+  };
+  if (!model_.gated() || plan_.fused_gate_up) {
+    const Parts branches = {width, model_.gated() ? width : 0};
+    return {mark(linear("fc1", x, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
+                        kModuleMlp, Cut::kRows, branches))};
+  }
+  const ValueId entered = input("fc1", x, kModuleMlp, Cut::kRows, true);
+  const auto one = [&](std::string_view name) {
+    return mark(product(name, entered, hidden_, width, model_.mlp_bias, kModuleMlp, Cut::kRows));
+  };
+  const ValueId gate = one("gate");
+  return {gate, one("up")};
+}
+
+ValueId TransformerWriter::mlp(ValueId x) {
+  const std::int64_t width = model_.ffn / plan_.tensor;
+  const Values branches = up(x);
   PointwiseKind kind = PointwiseKind::kGelu;
   if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
   if (model_.activation == Activation::kGeglu) kind = PointwiseKind::kGeglu;
   ValueId active = act("activation.out", {tokens_, width});
   Pointwise op{kind, tokens_, width, plan_.compute, plan_.compute, false};
-  block_.add("activation", op, {up}, {active}, kModuleActivation | kModuleMlp);
+  block_.add("activation", op, branches, {active}, kModuleActivation | kModuleMlp);
   ValueId down = linear("fc2", active, width, hidden_, false, kModuleMlp, Cut::kColumns);
   return leave("fc2.reduce", down, kModuleMlp, crosses_in_eight_bits());
 }
 
-Block Writer::layer() {
+Block TransformerWriter::layer() {
   ValueId x = block_.x = act("x", {rows_, hidden_});
   ValueId branch = attention(norm("norm1", x, kModuleNorm));
   if (model_.post_norms) branch = norm("post_norm1", branch, kModuleNorm);
@@ -386,7 +294,7 @@ Block Writer::layer() {
   return std::move(block_);
 }
 
-Block Writer::embedding() {
+Block TransformerWriter::embedding() {
   block_.numbered = false;
   ValueId ids = block_.data("ids", {tokens_}, Dtype::kInt64);
   ValueId table = table_weight();
@@ -415,7 +323,7 @@ Block Writer::embedding() {
 
 // Final norm, logits, and the cross-entropy of a vocabulary split over tensor ranks: maximum and
 // sums are reduced between its parts, three numbers a token instead of all logits.
-Block Writer::head() {
+Block TransformerWriter::head() {
   block_.numbered = false;
   ValueId x = block_.x = act("x", {rows_, hidden_});
   const std::int64_t vocabulary = padded_vocabulary(model_, plan_) / plan_.tensor;
@@ -459,14 +367,12 @@ Block Writer::head() {
   return std::move(block_);
 }
 
-}  // namespace
-
 Network transformer(const Model& model, const Plan& plan) {
   Network network;
   network.vocabulary = model.vocabulary;
-  network.kinds.push_back(Writer(model, plan, "embedding").embedding());
-  network.kinds.push_back(Writer(model, plan, "layer").layer());
-  network.kinds.push_back(Writer(model, plan, "head").head());
+  network.kinds.push_back(TransformerWriter(model, plan, "embedding").embedding());
+  network.kinds.push_back(TransformerWriter(model, plan, "layer").layer());
+  network.kinds.push_back(TransformerWriter(model, plan, "head").head());
   network.chain.push_back(0);
   network.chain.insert(network.chain.end(), static_cast<std::size_t>(model.layers), 1);
   network.chain.push_back(2);

@@ -99,14 +99,25 @@ void add_rows_backward(const Pointwise& op, const Work& work) {
   }
 }
 
-// (rows, 2 columns): gate, then its partner.
+// Where rows of a gate and of its partner begin: side by side in one tensor (rows, 2 columns), or
+// each in its own.
+template <class Real>
+struct GateRows {
+  Real *gate, *up;
+  std::int64_t stride;
+
+  GateRows(std::span<const Operand> operands, std::int64_t columns)
+      : gate(values<Real>(operands[0])),
+        up(operands.size() > 1 ? values<Real>(operands[1]) : gate + columns),
+        stride(operands.size() > 1 ? columns : 2 * columns) {}
+};
+
 template <class Real, class Function>
 void gate(const Pointwise& op, const Work& work, Function activation) {
-  const Real* in = values<Real>(work.reads[0]);
+  const GateRows<Real> in(work.reads, op.columns);
   Real* out = values<Real>(work.writes[0]);
   for (std::int64_t i = 0; i < op.rows; ++i) {
-    const Real* g = in + 2 * i * op.columns;
-    const Real* up = g + op.columns;
+    const Real *g = in.gate + i * in.stride, *up = in.up + i * in.stride;
     for (std::int64_t j = 0; j < op.columns; ++j) {
       out[i * op.columns + j] = activation(g[j]) * up[j];
     }
@@ -115,16 +126,15 @@ void gate(const Pointwise& op, const Work& work, Function activation) {
 
 template <class Real, class Function, class Slope>
 void gate_backward(const Pointwise& op, const Work& work, Function activation, Slope slope) {
-  const std::int64_t columns = op.columns / 2;  // (rows, columns) is the shape of d_gate_up
-  const Real *d = values<Real>(work.reads[0]), *in = values<Real>(work.reads[1]);
-  Real* out = values<Real>(work.writes[0]);
+  const std::int64_t columns = op.columns / 2;  // op.columns are those of both gradients
+  const Real* d = values<Real>(work.reads[0]);
+  const GateRows<Real> in(work.reads.subspan(1), columns), out(work.writes, columns);
   for (std::int64_t i = 0; i < op.rows; ++i) {
-    const Real* g = in + i * op.columns;
-    Real* row = out + i * op.columns;
     for (std::int64_t j = 0; j < columns; ++j) {
-      const Real dy = d[i * columns + j], gate_value = g[j], up = g[columns + j];
-      row[j] = dy * up * slope(gate_value);
-      row[columns + j] = dy * activation(gate_value);
+      const Real dy = d[i * columns + j];
+      const Real gate_value = in.gate[i * in.stride + j], up = in.up[i * in.stride + j];
+      out.gate[i * out.stride + j] = dy * up * slope(gate_value);
+      out.up[i * out.stride + j] = dy * activation(gate_value);
     }
   }
 }
@@ -154,11 +164,12 @@ void rotate(const Pointwise& op, const Work& work, Scratch<Real>& scratch, Real 
   const std::int64_t width = work.writes[0].tensor->shape.sizes[1];
   for (std::int64_t i = 0; i < op.rows; ++i) {
     const Real* turns = scratch.rotary.data() + work.place.position(i, op.rows) * op.head_dim;
+    const Real* in = values<Real>(work.reads[0]) + i * width;
     Real* row = values<Real>(work.writes[0]) + i * width;
     for (std::int64_t head = 0; head < op.columns; head += op.head_dim) {
       for (std::int64_t j = 0; j < half; ++j) {
         const Real cos = turns[2 * j], sin = turns[2 * j + 1] * direction;
-        const Real low = row[head + j], high = row[head + half + j];
+        const Real low = in[head + j], high = in[head + half + j];
         row[head + j] = low * cos - high * sin;
         row[head + half + j] = high * cos + low * sin;
       }
@@ -281,19 +292,19 @@ bool is_silu(const Pointwise& op) {
 void fast_gate(const Pointwise& op, const Work& work) {
   const auto loop = is_silu(op) ? loops().silu_gate : loops().gelu_gate;
   const std::int64_t n = op.columns;
+  const GateRows<float> in(work.reads, n);
   for (std::int64_t i = 0; i < op.rows; ++i) {
-    const float* gate = values<float>(work.reads[0]) + 2 * i * n;
-    loop(gate, gate + n, values<float>(work.writes[0]) + i * n, n);
+    loop(in.gate + i * in.stride, in.up + i * in.stride, values<float>(work.writes[0]) + i * n, n);
   }
 }
 
 void fast_gate_backward(const Pointwise& op, const Work& work) {
   const auto loop = is_silu(op) ? loops().silu_gate_backward : loops().gelu_gate_backward;
   const std::int64_t n = op.columns / 2;
+  const GateRows<float> in(work.reads.subspan(1), n), out(work.writes, n);
   for (std::int64_t i = 0; i < op.rows; ++i) {
-    const float* gate = values<float>(work.reads[1]) + 2 * i * n;
-    float* row = values<float>(work.writes[0]) + 2 * i * n;
-    loop(values<float>(work.reads[0]) + i * n, gate, gate + n, row, row + n, n);
+    loop(values<float>(work.reads[0]) + i * n, in.gate + i * in.stride, in.up + i * in.stride,
+         out.gate + i * out.stride, out.up + i * out.stride, n);
   }
 }
 
@@ -353,6 +364,7 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kMaskBackward: return mask<Real>(op, work);
     case PointwiseKind::kCast:
     case PointwiseKind::kScale: return copy<Real>(work);
+    case PointwiseKind::kUnflatten: return;  // the numbers are where they belong already
     case PointwiseKind::kFill:
       for (const Operand& out : work.writes) {
         std::fill_n(values<Real>(out), out.tensor->shape.elements(), Real(0));

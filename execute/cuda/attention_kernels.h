@@ -1,6 +1,6 @@
 // Which kernels carry out an Attention, as op_kernels.h says it of the other Ops: on tensor cores
 // for bf16 and head dimensions 64 and 128, by plain_attention.h for the rest. Queries, keys and
-// values are packed as Attention in op.h says.
+// values are packed, or three tensors, as Attention in op.h says.
 #pragma once
 
 #include <cmath>
@@ -32,36 +32,44 @@ inline HeadNumbers head_numbers(const Operand& operand, std::int64_t first_colum
 inline AttentionOperands attention_operands(const Attention& op, const Work& work) {
   const bool forward = op.pass == Pass::kForward;
   const std::size_t n = work.reads.size();
-  const Operand &source = work.reads[0], &qkv = work.reads[forward ? n - 1 : n - 4];
-  const std::int64_t tokens = qkv.tensor->shape.sizes[0];
-  const std::int64_t heads = qkv.tensor->shape.sizes[1] / op.head_dim - 2 * op.kv_heads;
-  const std::int64_t key = heads * op.head_dim, value = key + op.kv_heads * op.head_dim;
-  STEPCAST_CHECK(heads == op.heads && tokens == op.batch * op.queries,
-                 "an Attention says the shape of its qkv");
+  const auto sources = forward ? work.reads : work.reads.first(n - 3);
+  const bool packed = sources.size() < 3;
+  const std::int64_t key = op.heads * op.head_dim, value = key + op.kv_heads * op.head_dim;
+  const auto part = [&](std::span<const Operand> of, std::size_t i) {  // q, k, v
+    if (!packed) return head_numbers(of[i], 0, op);
+    const std::int64_t first[] = {0, key, value};
+    return head_numbers(i == 2 ? of.back() : of.front(), first[i], op);
+  };
+  const Tensor& last = *sources.back().tensor;
+  const std::int64_t tokens = last.shape.sizes[0];
+  const std::int64_t width = (packed ? op.heads + 2 * op.kv_heads : op.kv_heads) * op.head_dim;
+  STEPCAST_CHECK(last.shape.sizes[1] == width && tokens == op.batch * op.queries,
+                 "an Attention says the shape of its operands");
   STEPCAST_CHECK(op.head_dim <= kPlainDimMax, "a head has at most 256 columns");
   AttentionOperands out;
   out.dim = static_cast<int>(op.head_dim);
   out.shape.sequences = static_cast<int>(op.batch);
-  out.shape.heads = static_cast<int>(heads);
+  out.shape.heads = static_cast<int>(op.heads);
   out.shape.kv_heads = static_cast<int>(op.kv_heads);
   out.shape.positions = static_cast<int>(tokens / op.batch);
   out.shape.causal = op.causal && op.queries == op.keys;
   out.shape.scale = 1 / std::sqrt(static_cast<float>(op.head_dim));
-  out.q = head_numbers(source, 0, op);
-  out.k = head_numbers(source, key, op);
-  out.v = head_numbers(qkv, value, op);
+  out.q = part(sources, 0);
+  out.k = part(sources, 1);
+  out.v = part(sources, 2);
   out.o = head_numbers(forward ? work.writes[0] : work.reads[n - 3], 0, op);
   out.lse = floats(forward ? work.writes[1] : work.reads[n - 2]);
   out.drops = op.dropout;
   if (op.dropout) out.dropout = {work.dropout.rule, dropout_rows(op, work)};
   if (!forward) {
     out.d_o = head_numbers(work.reads[n - 1], 0, op);
-    out.d_q = head_numbers(work.writes[0], 0, op);
-    out.d_k = head_numbers(work.writes[0], key, op);
-    out.d_v = head_numbers(work.writes[0], value, op);
+    out.d_q = part(work.writes, 0);
+    out.d_k = part(work.writes, 1);
+    out.d_v = part(work.writes, 2);
   }
   for (const HeadNumbers& one :
-       {out.q, out.v, out.o, forward ? out.o : out.d_o, forward ? out.o : out.d_q}) {
+       {out.q, out.k, out.v, out.o, forward ? out.o : out.d_o, forward ? out.o : out.d_q,
+        forward ? out.o : out.d_k, forward ? out.o : out.d_v}) {
     const bool fits = one.data.storage == Storage::kBf16 && one.data.aligned();
     out.all_bf16 = out.all_bf16 && fits;
   }

@@ -89,40 +89,41 @@ struct ElementwiseKernel {
   }
 };
 
-// gate_up (rows, 2 columns) -> act(gate) * up (rows, columns); with d_y its gradient, written to
-// `out` (rows, 2 columns).
+// gate, up (rows, columns) -> act(gate) * up; with d_y their gradients, written to `out` and
+// `d_up`. Gate and up, and their gradients, lie side by side in one tensor (rows of 2 columns), or
+// each in its own: `stride` is the width of a row.
 struct GateKernel {
   static constexpr int kThreads = kElementThreads, kBlocksMin = 3;
   bool with_gelu = false;  // GEGLU, else SwiGLU
-  std::int64_t rows = 0, columns = 0;
-  ConstView gate_up, d_y;
-  View out;
+  std::int64_t rows = 0, columns = 0, stride = 0;
+  ConstView gate, up, d_y;
+  View out, d_up;
 
   Geometry geometry() const { return element_geometry(rows * columns); }
 
   STEPCAST_HD void operator()(const Thread& t) const {
-    const bool wide = all_aligned(gate_up, d_y, out) && columns % kWide == 0;
+    const bool wide = all_aligned(gate, up, d_y, out, d_up) && columns % kWide == 0;
     for_stretches(t.first(), t.stride(), rows * columns, wide, [&](std::int64_t at, auto count) {
       constexpr unsigned kCount = decltype(count)::value;
-      const std::int64_t gate_at = at + at / columns * columns;
-      float gate[kCount], up[kCount], d[kCount] = {};
-      gate_up.load(gate_at, gate);
-      gate_up.load(gate_at + columns, up);
+      const std::int64_t in_row = at + at / columns * (stride - columns);
+      float g[kCount], u[kCount], d[kCount] = {};
+      gate.load(in_row, g);
+      up.load(in_row, u);
       if (d_y) d_y.load(at, d);
       STEPCAST_UNROLL for (unsigned k = 0; k < kCount; ++k) {
-        const float activated = with_gelu ? gelu(gate[k]) : silu(gate[k]);
+        const float activated = with_gelu ? gelu(g[k]) : silu(g[k]);
         if (!d_y) {
-          up[k] *= activated;
+          u[k] *= activated;
         } else {
-          gate[k] = d[k] * up[k] * (with_gelu ? gelu_slope(gate[k]) : silu_slope(gate[k]));
-          up[k] = d[k] * activated;
+          g[k] = d[k] * u[k] * (with_gelu ? gelu_slope(g[k]) : silu_slope(g[k]));
+          u[k] = d[k] * activated;
         }
       }
       if (!d_y) {
-        out.store(at, up);
+        out.store(at, u);
       } else {
-        out.store(gate_at, gate);
-        out.store(gate_at + columns, up);
+        out.store(in_row, g);
+        d_up.store(in_row, u);
       }
     });
   }

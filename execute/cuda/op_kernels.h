@@ -156,6 +156,19 @@ void copy_kernels(const Work& work, Run run) {
   }
 }
 
+// The numbers are where they belong already, so each tensor is copied onto itself.
+template <class Run>
+void unflatten_kernels(const Work& work, Run run) {
+  for (const Operand& one : work.writes) {
+    ElementwiseKernel kernel;
+    kernel.kind = Elementwise::kCopy;
+    kernel.size = one.tensor->shape.elements();
+    kernel.a = view(one);
+    kernel.out = view(one);
+    run(kernel);
+  }
+}
+
 template <class Run>
 void elementwise_kernels(Elementwise kind, std::int64_t columns, const Work& work, Run run) {
   for (const Operand& out : work.writes) {  // several only of kFill
@@ -173,13 +186,20 @@ void elementwise_kernels(Elementwise kind, std::int64_t columns, const Work& wor
 
 template <class Run>
 void gate_kernels(const Pointwise& op, const Work& work, bool with_gelu, bool backward, Run run) {
+  const auto in = work.reads.subspan(backward ? 1 : 0);
+  const bool packed = in.size() == 1;
   GateKernel kernel;
   kernel.with_gelu = with_gelu;
   kernel.rows = op.rows;
-  kernel.columns = backward ? op.columns / 2 : op.columns;  // backward: the shape of d_gate_up
-  kernel.gate_up = view(work.reads[backward ? 1 : 0]);
-  if (backward) kernel.d_y = view(work.reads[0]);
+  kernel.columns = backward ? op.columns / 2 : op.columns;  // backward: those of both gradients
+  kernel.stride = packed ? 2 * kernel.columns : kernel.columns;
+  kernel.gate = view(in[0]);
+  kernel.up = packed ? view(in[0]).from(kernel.columns) : view(in[1]);
   kernel.out = view(work.writes[0]);
+  if (backward) {
+    kernel.d_y = view(work.reads[0]);
+    kernel.d_up = packed ? kernel.out.from(kernel.columns) : view(work.writes[1]);
+  }
   run(kernel);
 }
 
@@ -188,7 +208,8 @@ void rotary_kernels(const Pointwise& op, const Work& work, double base, Run run)
   STEPCAST_CHECK(op.head_dim > 0 && op.head_dim % 2 == 0, "rotary needs an even head_dim");
   const float direction = op.kind == PointwiseKind::kRotary ? 1 : -1;
   run(RotaryKernel{token_rows(work, op.rows), op.columns, work.writes[0].tensor->shape.sizes[1],
-                   static_cast<int>(op.head_dim), direction, base, view(work.writes[0])});
+                   static_cast<int>(op.head_dim), direction, base, view(work.reads[0]),
+                   view(work.writes[0])});
 }
 
 template <class Run>
@@ -244,6 +265,7 @@ void op_kernels(const Pointwise& op, const Work& work, float* scratch, Run run) 
                             op.kind == PointwiseKind::kMask ? static_cast<float>(kMaskedScore) : 0,
                             view(work.writes[0])});
     case PointwiseKind::kCast: return copy_kernels(work, run);
+    case PointwiseKind::kUnflatten: return unflatten_kernels(work, run);
     case PointwiseKind::kScale:
       return elementwise_kernels(Elementwise::kScale, op.columns, work, run);
     case PointwiseKind::kFill:

@@ -86,7 +86,8 @@ struct RotaryKernel {
   int head_dim = 0;
   float direction = 1;  // -1: back
   double base = 10000;
-  View x;
+  ConstView x;
+  View y;  // may be x
 
   Geometry geometry() const {
     Geometry geometry;
@@ -108,7 +109,7 @@ struct RotaryKernel {
       sines[j] = static_cast<float>(std::sin(angle)) * direction;
     }
     sync();
-    const bool wide = half % kWide == 0 && width % kWide == 0 && x.aligned();
+    const bool wide = half % kWide == 0 && width % kWide == 0 && all_aligned(x, y);
     for_stretches(t.thread, t.threads, columns / 2, wide, [&](std::int64_t pair, auto count) {
       constexpr unsigned kCount = decltype(count)::value;
       const auto j = static_cast<unsigned>(pair % half);
@@ -123,8 +124,8 @@ struct RotaryKernel {
         low[k] = before * cosine[k] - high[k] * sine[k];
         high[k] = high[k] * cosine[k] + before * sine[k];
       }
-      x.store(at, low);
-      x.store(at + half, high);
+      y.store(at, low);
+      y.store(at + half, high);
     });
   }
 };

@@ -182,7 +182,22 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
   return passes;
 }
 
+// RMSNorm as PyTorch's operations, one kernel each, of x (rows, columns) with c bytes an element
+// (torchtitan's RMSNorm, Hugging Face's LlamaRMSNorm). Forward: the copy to fp32, its square, the
+// mean, the product with 1 / rms, the copy back, the product with the weight: 28 + 4 c bytes, and
+// two kernels on rows. Backward, as autograd has it: both products' gradients and the weight's sum
+// 6 c; of the copies 8 + 2 c; of the product with 1 / rms 24; the mean's, spread out, 4; x itself,
+// twice x and the product, which are the square's, 28; the sum of both gradients of x 12.
+Passes unfused_norm(const Norm& n) {
+  const double c = static_cast<double>(dtype_size(n.dtype));
+  const bool forward = n.pass == Pass::kForward;
+  const double all = forward ? 28 + 4 * c : 76 + 8 * c;
+  const double own = (forward ? 2 : 3) * c;
+  return {(all - own) * count(n.rows, n.columns), forward ? 7.0 : 16.0};
+}
+
 Passes unfused(const Norm& n, const Fusion& fusion) {
+  if (!fusion.norms && n.kind == NormKind::kRms) return unfused_norm(n);
   if (n.pass == Pass::kForward || fusion.norm_gradients) return {};
   return {2 * count(n.rows, n.columns) * static_cast<double>(dtype_size(n.dtype)), 1};
 }
@@ -198,6 +213,10 @@ Passes unfused(const Attention& a, const Fusion& fusion) {
 // silu(gate), then its product with up; in backward two products, then the activation's gradient.
 Passes unfused(const Pointwise& p, const Fusion& fusion) {
   const double each = static_cast<double>(dtype_size(p.dtype)) * count(p.rows, p.columns);
+  const bool rotates =
+      p.kind == PointwiseKind::kRotary || p.kind == PointwiseKind::kRotaryBackward;
+  // A copy to fp32, the product of complex numbers, a copy back (torchtitan, as Meta's models).
+  if (rotates && !fusion.rotary) return {16 * count(p.rows, p.columns), 2};
   const bool forward = p.kind == PointwiseKind::kSwiglu || p.kind == PointwiseKind::kGeglu;
   const bool backward =
       p.kind == PointwiseKind::kSwigluBackward || p.kind == PointwiseKind::kGegluBackward;

@@ -82,6 +82,8 @@ struct Fusion {
   bool norm_gradients = true;  // false: those of the weights read both inputs again
   bool flat_gradients = true;  // false: a shard group's are put side by side before the reduction
   bool qkv_gradients = true;   // false: attention leaves three, which are then put side by side
+  bool norms = true;           // false: RMSNorm is written in PyTorch's operations, in fp32
+  bool rotary = true;          // false: and so is the rotation of queries and keys
   bool gates = true;           // false: activation and product of a gated MLP one by one
   bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights
 

@@ -96,6 +96,7 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kQuantizeBoth: return 2;     // scale, largest of what is seen
     case PointwiseKind::kCast:
     case PointwiseKind::kTranspose:
+    case PointwiseKind::kUnflatten:
     case PointwiseKind::kMask:
     case PointwiseKind::kMaskBackward:
     case PointwiseKind::kKeysValues:
@@ -209,7 +210,8 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:
     case PointwiseKind::kKeysValues:
-    case PointwiseKind::kTranspose: break;
+    case PointwiseKind::kTranspose:
+    case PointwiseKind::kUnflatten: break;
   }
 }
 
@@ -321,6 +323,7 @@ std::string_view pointwise_name(PointwiseKind kind) {
     case PointwiseKind::kQuantize: return "quantize";
     case PointwiseKind::kQuantizeBoth: return "quantize_both";
     case PointwiseKind::kTranspose: return "transpose";
+    case PointwiseKind::kUnflatten: return "unflatten";
     case PointwiseKind::kKeysValues: return "keys_values";
     case PointwiseKind::kKeysValuesBackward: return "keys_values_backward";
     case PointwiseKind::kMergeAttention: return "merge_attention";

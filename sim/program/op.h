@@ -62,15 +62,15 @@ struct Gemm {
   bool operator==(const Gemm&) const = default;
 };
 
-// Queries, keys and values live packed in one tensor qkv (tokens, (a + 2 g) d), as the projection
-// writes them: first all queries, then keys, then values. Tokens are ordered sequence first (row =
-// position * micro-batch + sequence), so that splitting rows splits the sequence. Where queries and
-// keys are normalised (Qwen3), the normalised ones are a tensor qk (tokens, (a + g) d) of their own
-// and stand in front: "[qk,] qkv" below.
+// Queries, keys and values live packed in one tensor qkv (tokens, (a + 2 g) d), as one projection
+// writes them: first all queries, then keys, then values. Normalised queries and keys (Qwen3) are a
+// tensor qk (tokens, (a + g) d) of their own in front: "[qk,] qkv" below. Where each has a product
+// of its own, they are three tensors, q, k, v, and so are their gradients. Tokens are ordered
+// sequence first (row = position * micro-batch + sequence): splitting rows splits the sequence.
 //
 // Fused (flash-style) attention: softmax(q k^T / sqrt(head_dim)) v without the scores in memory.
-//   kForward   [qk,] qkv                            -> o (tokens, a d), lse (batch, a, s) fp32
-//   kBackward  [qk,] qkv, o, lse, d_o               -> d_qkv (of qk: its first columns)
+//   kForward   [qk,] qkv | q, k, v                  -> o (tokens, a d), lse (batch, a, s) fp32
+//   kBackward  these, o, lse, d_o         -> d_qkv (of qk: its first columns) | d_q, d_k, d_v
 // Backward recomputes the scores: 5 matrix products to forward's 2 (FlashAttention-2).
 //
 // Under context parallelism (Batch in program.h) a rank's queries meet the keys and values of other
@@ -129,15 +129,15 @@ enum class PointwiseKind : std::uint8_t {
   kAddRowsBackward,  // d_y (rows, columns) -> d_table: each row added to the one it took
   kGelu,             // x -> gelu(x)
   kGeluBackward,     // d_y, x -> d_x
-  kSwiglu,           // gate_up (rows, 2 columns) -> silu(gate) * up (rows, columns)
-  kSwigluBackward,   // d_y, gate_up -> d_gate_up
+  kSwiglu,           // gate_up (rows, 2 columns) | gate, up -> silu(gate) * up (rows, columns)
+  kSwigluBackward,   // d_y, gate_up | gate, up -> d_gate_up | d_gate, d_up; columns of both
   kGeglu,            // as kSwiglu with gelu
   kGegluBackward,
   kDropout,          // x -> y, mask
   kDropoutBackward,  // d_y, mask -> d_x
   kDropoutAdd,       // x, residual [, bias] -> dropout(x + bias) + residual, mask
-  kRotary,           // qkv or qk -> in place: the first `columns` = (a + g) d columns are rotated
-                     //   by their row's position, a head's column j with j + d / 2
+  kRotary,           // qkv, qk -> in place: the first `columns` = (a + g) d columns are rotated by
+                     //   their row's position, a head's column j with j + d / 2; q | k -> another
   kRotaryBackward,   // d_qkv -> in place, rotated back
   kSoftmax,          // scores (rows, columns) -> masked softmax; row r's query stands at
                      //   position r % columns
@@ -152,10 +152,11 @@ enum class PointwiseKind : std::uint8_t {
   // Operands of 8-bit products, (rows, columns) that of x. A product reads its operands along k, in
   // which it sums; so a matrix that two products read along different sides is needed twice: once
   // as it stands and once for its columns, transposed or with scales of its own.
-  kAmax,          // x -> amax (1) fp32: the largest |x|, from which a scale follows
-  kQuantize,      // x [, amax] -> x scaled, in 8 bits
-  kQuantizeBoth,  // x [, amax] -> the same, and the copy for the columns
-  kTranspose,     // x -> its transpose
+  kAmax,             // x -> amax (1) fp32: the largest |x|, from which a scale follows
+  kQuantize,         // x [, amax] -> x scaled, in 8 bits
+  kQuantizeBoth,     // x [, amax] -> the same, and the copy for the columns
+  kTranspose,        // x -> its transpose
+  kUnflatten,        // x... -> in place: out of the buffer in which they came, each into its own
   // Of context parallelism (see Attention).
   kKeysValues,          // [qk,] qkv -> kv (rows, columns = 2 g d)
   kKeysValuesBackward,  // d_kv, d_qkv -> d_qkv, its last columns added to

@@ -8,17 +8,24 @@
 namespace stepcast {
 namespace {
 
-void expect_reference(const Model& model, double dropout = 0) {
+void expect_reference(const Model& model, double dropout = 0, bool separate = false) {
   constexpr std::int64_t kSteps = 6;
   Plan plan = executable_plan(5, 2);
   plan.dropout = dropout > 0;
   plan.dropout_rate = dropout;
+  plan.fused_qkv = plan.fused_gate_up = !separate;
   ExecuteOptions options = train_options(kSteps);
   options.optimizer.rate = 2e-2;
   options.optimizer.decay = 0.1;
   const std::vector<double> losses = train(lowered(model, plan), options)[0].losses;
-  const ReferenceRun run{
-      5, 2, kSteps, options.optimizer, options.initial_deviation, options.seed, dropout};
+  const ReferenceRun run{5,
+                         2,
+                         kSteps,
+                         options.optimizer,
+                         options.initial_deviation,
+                         options.seed,
+                         dropout,
+                         separate};
   const std::vector<double> expected =
       reference_losses(model, run, *make_language(model.vocabulary, 7));
   ASSERT_EQ(losses.size(), expected.size());
@@ -33,6 +40,11 @@ TEST(Execute, TrainsTheGptThatPlainLoopsTrain) {
 
 TEST(Execute, TrainsTheLlamaThatPlainLoopsTrain) {
   expect_reference(llama_model(2, 8, 4, 2, 12, 11));
+}
+
+// Queries, keys, values, gate and up each from a product of its own.
+TEST(Execute, TrainsTheLlamaOfSeparateProductsThatPlainLoopsTrain) {
+  expect_reference(llama_model(2, 8, 4, 2, 12, 11), 0, true);
 }
 
 // Embeddings, probabilities and both branches of each layer lose three elements in ten.

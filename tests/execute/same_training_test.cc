@@ -175,6 +175,75 @@ void add_recompute(Cases& cases) {
   }
 }
 
+// Queries, keys and values, gate and up: products of their own.
+void separate(Plan& plan) { plan.fused_qkv = plan.fused_gate_up = false; }
+
+void add_separate_products(Cases& cases) {
+  cases.add("separate_tensor2", llama, 2, [](Plan& p) { separate(p), p.tensor = 2; });
+  cases.add("separate_tensor2_sequence", llama, 2, [](Plan& p) {
+    separate(p), p.tensor = 2, p.sequence_parallel = true, p.micro_batch = 2;
+  });
+  cases.add("separate_tensor4_sequence_qk_norm", qwen, 2, [](Plan& p) {
+    separate(p), p.tensor = 4, p.sequence_parallel = true;
+  });
+  cases.add("separate_zero3_pipeline2", llama, 4, [](Plan& p) {
+    separate(p), p.data = 2, p.zero = 3;
+    pipeline(p, 2, PipelineSchedule::k1f1b);
+  });
+  cases.add("separate_heads_alone_full", qwen, 2, [](Plan& p) {
+    p.fused_qkv = false, p.recompute = Recompute::kFull;
+  });
+  for (const char* module : {"qkv", "up", "activation", "attention"}) {
+    cases.add(std::string("separate_") + module, qwen, 2, [&](Plan& p) {
+      separate(p), p.tensor = 2, p.sequence_parallel = true;
+      p.recompute = Recompute::kModules, p.recompute_modules = {module};
+    });
+  }
+}
+
+// As PyTorch's DTensor, FSDP2 and checkpoints do it.
+void add_pytorch(Cases& cases) {
+  const auto eager = [](Plan& p) {
+    separate(p), p.batch_first = true, p.gather_again = p.flat_weights = false;
+    p.tensor_overlap = false, p.recompute_early_stop = true;
+  };
+  cases.add("pytorch_tensor2_sequence", llama, 2, [&](Plan& p) {
+    eager(p), p.tensor = 2, p.sequence_parallel = true, p.micro_batch = 2;
+  });
+  cases.add("pytorch_tensor2_sequence_zero3_full", qwen, 3, [&](Plan& p) {
+    eager(p), p.tensor = 2, p.sequence_parallel = true, p.data = 2, p.zero = 3;
+    p.recompute = Recompute::kFull;
+  });
+  cases.add("pytorch_zero3_every2_tied", qwen, 4, [&](Plan& p) {
+    eager(p), p.data = 2, p.zero = 3, p.recompute = Recompute::kFull, p.recompute_every = 2;
+  });
+  cases.add("pytorch_tensor2_sequence_per_op", llama, 2, [&](Plan& p) {
+    eager(p), p.tensor = 2, p.sequence_parallel = true, p.recompute = Recompute::kPerOp;
+  });
+}
+
+// Of one product for all three, of three; summed in place behind a product, and scattered.
+void add_per_op(Cases& cases) {
+  const auto add = [&](const std::string& name, Model (*model)(std::int64_t), auto change) {
+    cases.add("per_op_" + name, model, 3, [&](Plan& p) {
+      p.recompute = Recompute::kPerOp;
+      change(p);
+    });
+  };
+  add("packed", llama, [](Plan&) {});
+  add("separate", llama, [](Plan& p) { separate(p); });
+  add("separate_qk_norm_tensor2", qwen, [](Plan& p) { separate(p), p.tensor = 2; });
+  add("packed_qk_norm_tensor2_sequence", qwen,
+      [](Plan& p) { p.tensor = 2, p.sequence_parallel = true; });
+  add("separate_tensor2_sequence_zero3", llama, [](Plan& p) {
+    separate(p), p.tensor = 2, p.sequence_parallel = true, p.data = 2, p.zero = 3;
+  });
+  add("unfused_softmax_of_megatron_dropout_tensor2", gpt, [](Plan& p) {
+    p.tensor = 2, p.fused_attention = false, p.softmax = SoftmaxKernels::kMegatron;
+    p.dropout = true;
+  });
+}
+
 // Every layout drops what one rank with one sequence at a time drops.
 void add_dropout(Cases& cases) {
   using enum PipelineSchedule;
@@ -313,6 +382,9 @@ std::vector<TrainingCase> all_cases() {
   add_pipelines(cases);
   add_documents(cases);
   add_recompute(cases);
+  add_separate_products(cases);
+  add_pytorch(cases);
+  add_per_op(cases);
   add_dropout(cases);
   add_context(cases);
   add_combined(cases);
@@ -328,6 +400,8 @@ class SameTraining : public testing::TestWithParam<TrainingCase> {
     const std::string key = model.name + (model.qk_norm ? "qk" : "") + std::to_string(one.layers) +
                             (one.plan.clip_gradients ? "" : "free") +
                             std::to_string(one.plan.document_length) +
+                            (one.plan.fused_qkv ? "" : "heads") +
+                            (one.plan.fused_gate_up ? "" : "branches") +
                             (one.plan.dropout ? "dropout" : "");
     auto& losses = known[key];
     if (losses.empty()) {
@@ -335,6 +409,8 @@ class SameTraining : public testing::TestWithParam<TrainingCase> {
       plan.clip_gradients = one.plan.clip_gradients;
       plan.document_length = one.plan.document_length;
       plan.dropout = one.plan.dropout;
+      plan.fused_qkv = one.plan.fused_qkv;
+      plan.fused_gate_up = one.plan.fused_gate_up;
       losses = train(lowered(model, plan), train_options(kTrainingSteps))[0].losses;
     }
     return losses;

@@ -5,6 +5,7 @@
 // attention is fused, its log-sum-exp. They are counted here by name, apart.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/backward.h"
@@ -145,6 +146,111 @@ TEST(Activations, OfALlamaLayerFollowItsShape) {
   const Saved saved = saved_by_layer(llama_model(2, h, a, g, f, 1000), small_plan(s, b, 1));
   const std::int64_t q = h, kv = h / a * g;
   EXPECT_EQ(saved.counted, s * b * (4 * h + 2 * h + 2 * q + 4 * kv + 2 * q + 2 * h + 6 * f));
+}
+
+// Where queries, keys, values, gate and up have products of their own, what is kept is the same.
+TEST(Activations, OfSeparateProductsAreThoseOfOne) {
+  const Model model = llama_model(2, 512, 8, 2, 1408, 1000);
+  Plan plan = small_plan(256, 2, 1);
+  const Saved packed = saved_by_layer(model, plan);
+  plan.fused_qkv = plan.fused_gate_up = false;
+  const Saved separate = saved_by_layer(model, plan);
+  EXPECT_EQ(separate.counted, packed.counted);
+  EXPECT_EQ(separate.statistics, packed.statistics);
+}
+
+// torchtitan's selective activation checkpointing of a Llama. The products of wq, wk, wv, wo, w1,
+// w3, w2 in turn: the first, third, fifth stay, queries 2 q, values 2 kv, gate 2 f (the seventh,
+// the layer's output, nobody needs again); attention's output 2 q; the layer's input 2 h. Run again
+// are wk, wo and w3.
+TEST(Activations, PerOpKeepsAttentionAndEverySecondProduct) {
+  const std::int64_t s = 256, b = 2, h = 512, a = 8, g = 2, f = 1408, q = h, kv = h / a * g;
+  const Model model = llama_model(2, h, a, g, f, 1000);
+  Plan plan = small_plan(s, b, 1);
+  plan.fused_qkv = plan.fused_gate_up = false;
+  plan.recompute = Recompute::kPerOp;
+  EXPECT_EQ(saved_by_layer(model, plan).counted, s * b * (2 * q + 2 * kv + 2 * f + 2 * q + 2 * h));
+  const Network network = transformer(model, plan);
+  const Block& layer = network.kinds[1];
+  const Differentiated d = differentiate(layer, recompute_slices(layer, plan), {});
+  std::vector<std::string> again;
+  for (const Node& node : d.backward) {
+    const auto* op = std::get_if<Op>(&node.work);
+    const bool product = op != nullptr && std::holds_alternative<Gemm>(*op);
+    if (product && node.phase == Phase::kRecompute) again.push_back(node.name);
+  }
+  std::sort(again.begin(), again.end());
+  EXPECT_EQ(again, (std::vector<std::string>{"k", "proj", "up"}));
+  // What tensor ranks scatter stays, so that the product before it need not run again.
+  plan.tensor = 2;
+  plan.sequence_parallel = true;
+  EXPECT_EQ(saved_by_layer(model, plan).counted,
+            s * b * (2 * q + 2 * kv + 2 * f + 2 * q + 2 * h + 2 * h) / 2);
+}
+
+// torchtitan's tensor parallelism keeps what was gathered: both halves' inputs whole, not a share.
+TEST(Activations, OfSequenceParallelismKeepGatheredInputsWhereTheyAreNotGatheredAgain) {
+  const std::int64_t s = 256, b = 2, h = 512;
+  const Model model = llama_model(2, h, 8, 2, 1408, 1000);
+  Plan plan = small_plan(s, b, 1);
+  plan.tensor = 2;
+  plan.sequence_parallel = true;
+  const std::int64_t shards = saved_by_layer(model, plan).counted;
+  for (const bool batch_first : {false, true}) {
+    plan.batch_first = batch_first;
+    plan.gather_again = false;
+    EXPECT_EQ(saved_by_layer(model, plan).counted - shards, s * b * 2 * (2 * h - 2 * h / 2));
+  }
+}
+
+int computes(const Job& job, const auto& counts) {
+  int count = 0;
+  for (const Call& call : job.programs[0].schedule) {
+    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
+      const auto* compute = std::get_if<Compute>(&i);
+      if (compute == nullptr) continue;
+      count += counts(*compute, job.ops[static_cast<std::size_t>(compute->op)]) ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+// A layer has four products; run again are all, or all but the last, whose result nobody asks for.
+// Of two layers that are run again together only the second stops early.
+TEST(Activations, RunAgainStopEarlyWhereBackwardHasAllItNeeds) {
+  const auto again = [](std::int64_t every, bool early) {
+    Plan plan = small_plan(64, 1, 1);
+    plan.recompute = Recompute::kFull;
+    plan.recompute_every = every;
+    plan.recompute_early_stop = early;
+    const Job job = lower(transformer(llama_model(4, 64, 4, 2, 96, 100), plan), plan);
+    EXPECT_EQ(verify(job), "");
+    return computes(job, [](const Compute& compute, const Op& op) {
+      return compute.phase == Phase::kRecompute && std::holds_alternative<Gemm>(op);
+    });
+  };
+  EXPECT_EQ(again(1, false), 4 * 4);
+  EXPECT_EQ(again(1, true), 4 * 3);
+  EXPECT_EQ(again(2, true), 4 * 4 - 2);
+}
+
+// FSDP2 copies each unit out of its gather: in forward and in backward that of each layer, with an
+// embedding and a head that stay between.
+TEST(Activations, GatheredWeightsAreCopiedOutOnceAGather) {
+  const auto copies = [](std::int64_t layers, bool flat) {
+    Plan plan = small_plan(64, 1, 2);  // one micro-batch a rank
+    plan.data = 2;
+    plan.zero = 3;
+    plan.flat_weights = flat;
+    const Job job = lower(transformer(llama_model(layers, 64, 4, 2, 96, 100), plan), plan);
+    EXPECT_EQ(verify(job), "");
+    return computes(job, [](const Compute&, const Op& op) {
+      const auto* p = std::get_if<Pointwise>(&op);
+      return p != nullptr && p->kind == PointwiseKind::kUnflatten;
+    });
+  };
+  EXPECT_EQ(copies(3, true), 0);
+  EXPECT_EQ(copies(4, false) - copies(3, false), 2);
 }
 
 // Activations that the ranks of stage 0 hold when backward begins, all micro-batches in flight;

@@ -172,6 +172,51 @@ TEST(EightBit, KeepsOneByteOfEachInputOfAProduct) {
   }
 }
 
+// Products of one input read one copy of it, and add up gradients of 16 bits.
+TEST(EightBit, SharesTheCopyOfAnInputAmongSeparateProducts) {
+  for (const std::int64_t t : {1, 2}) {
+    Plan plan = plan_with(Scaling::kTensor);
+    plan.tensor = t;
+    plan.sequence_parallel = t > 1;
+    const std::int64_t saved = saved_by_layer(plan);
+    const Job packed = job_of(plan, 1);
+    plan.fused_qkv = plan.fused_gate_up = false;
+    EXPECT_EQ(saved_by_layer(plan), saved);
+    const Job separate = job_of(plan, 1);
+    for (const char* input : {"qkv.input", "fc1.input"}) {
+      for (const PointwiseKind kind : {PointwiseKind::kQuantize, PointwiseKind::kQuantizeBoth}) {
+        EXPECT_EQ(runs(separate, kind, input), runs(packed, kind, input)) << input;
+      }
+    }
+    EXPECT_EQ(runs(separate, PointwiseKind::kTranspose, ".input.transpose"),
+              runs(packed, PointwiseKind::kTranspose, ".input.transpose"));
+    EXPECT_EQ(runs(separate, PointwiseKind::kAdd, "gradient_sum") -
+                  runs(packed, PointwiseKind::kAdd, "gradient_sum"),
+              2 + 1);
+    each_compute(separate, [](const Compute&, const Op& op) {
+      const auto* add = std::get_if<Pointwise>(&op);
+      if (add == nullptr || add->kind != PointwiseKind::kAdd) return;
+      EXPECT_EQ(add->dtype, Dtype::kBf16);
+    });
+  }
+}
+
+// torchtitan keeps an input's largest value and quantises it again in backward, for the columns.
+TEST(EightBit, IsQuantisedAgainOperationByOperation) {
+  Plan plan = plan_with(Scaling::kTensor);
+  plan.fused_qkv = plan.fused_gate_up = false;
+  plan.recompute = Recompute::kPerOp;
+  const Job job = job_of(plan, 1);
+  for (const char* input : {"qkv.input", "proj.input", "fc1.input", "fc2.input"}) {
+    EXPECT_EQ(runs(job, PointwiseKind::kAmax, std::string(input) + ".amax"), 1) << input;
+    EXPECT_EQ(runs(job, PointwiseKind::kQuantize, std::string(input) + ".columns"), 1) << input;
+    EXPECT_EQ(runs(job, PointwiseKind::kQuantizeBoth, input), 0) << input;
+  }
+  const std::int64_t q = kHidden, kv = kKv, h = kHidden, f = kFfn;
+  const std::int64_t maxima = 4 * 4;
+  EXPECT_EQ(saved_by_layer(plan), kTokens * (2 * q + 2 * kv + 2 * q + 2 * f + 2 * h) + maxima);
+}
+
 // TransformerEngine issues 257 and 1429: fp8 takes more memory for weights than bf16, one byte a
 // parameter, two with transposes (Hopper); unless the weights themselves are held in fp8.
 TEST(EightBit, AddsAByteAParameterAndTwoWithTransposes) {

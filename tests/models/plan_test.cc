@@ -212,6 +212,7 @@ TEST(Plan, HasMegatronsFusedSoftmaxWhereItsKernelServes) {
 TEST(Plan, ReadsBackEqualAfterWriting) {
   for (const char* more :
        {R"("dropout": false)", R"("recompute": {"every": 4})", R"("recompute": "full")",
+        R"("recompute": "per_op", "fused_qkv": false, "fused_gate_up": false)",
         R"("recompute": {"layers": 3})",
         R"("recompute": {"modules": ["mlp", "norm"]}, "attention": "unfused")",
         R"("attention": "unfused", "softmax": "megatron_core")",

@@ -17,6 +17,7 @@ struct Case {
   Dtype dtype = Dtype::kBf16;
   bool split = false;  // queries and keys from a tensor of their own
   bool drops = false;
+  bool separate = false;  // three tensors
 };
 
 void check(TwoSidedOp& on, const Case& c) {
@@ -31,8 +32,12 @@ void check(TwoSidedOp& on, const Case& c) {
   TwoFold lse = on.empty({c.sequences, c.heads, c.positions}, Dtype::kFp32);
   Attention op{Pass::kForward, c.sequences, c.heads,  c.kv_heads, c.positions,
                c.positions,    c.dim,       c.causal, c.drops,    c.dtype};
+  TwoFold q = on.random({rows, c.heads * c.dim}, c.dtype),
+          k = on.random({rows, c.kv_heads * c.dim}, c.dtype),
+          v = on.random({rows, c.kv_heads * c.dim}, c.dtype);
   std::vector<TwoFold*> reads = {&qkv};
   if (c.split) reads.insert(reads.begin(), &qk);
+  if (c.separate) reads = {&q, &k, &v};
   on.run(op, reads, {&o, &lse});
   on.expect_close(lse, 1e-5, "lse");
   on.expect_close(o, bf16 ? 1e-2 : 1e-5, "o");
@@ -45,14 +50,22 @@ void check(TwoSidedOp& on, const Case& c) {
   for (std::size_t i = 0; i < lse.size(); ++i) lse.exact[i] = lse.value(i);
   TwoFold d_o = on.random({rows, c.heads * c.dim}, c.dtype),
           d_qkv = on.empty({rows, width}, c.dtype);
+  TwoFold d_q = q, d_k = k, d_v = v;
   op.pass = Pass::kBackward;
   reads.insert(reads.end(), {&o, &lse, &d_o});
-  on.run(op, reads, {&d_qkv});
-  on.expect_close(d_qkv, bf16 ? 2e-2 : 2e-5, "d_qkv");
-  on.expect_close_on_the_whole(d_qkv, bf16 ? 4e-3 : 1e-6, "d_qkv");
-  const std::vector<std::uint64_t> gradients = d_qkv.stored;
-  on.run(op, reads, {&d_qkv}, WarpOrder::kDown);
-  on.expect(d_qkv.stored == gradients, "backward gives other bits the second time");
+  std::vector<TwoFold*> writes = {&d_qkv};
+  if (c.separate) writes = {&d_q, &d_k, &d_v};
+  on.run(op, reads, writes);
+  std::vector<std::vector<std::uint64_t>> gradients;
+  for (const TwoFold* one : writes) {
+    on.expect_close(*one, bf16 ? 2e-2 : 2e-5, "d_qkv");
+    on.expect_close_on_the_whole(*one, bf16 ? 4e-3 : 1e-6, "d_qkv");
+    gradients.push_back(one->stored);
+  }
+  on.run(op, reads, writes, WarpOrder::kDown);
+  for (std::size_t i = 0; i < writes.size(); ++i) {
+    on.expect(writes[i]->stored == gradients[i], "backward gives other bits the second time");
+  }
 }
 
 // Columns begin .. end - 1 within three halves of a unit of bf16.
@@ -117,6 +130,12 @@ void flash_of_normalised_queries_and_keys(TwoSidedOp& on) {
   check(on, {40, 2, 2, 1, 64, true, Dtype::kBf16, true});
 }
 
+void separate_queries_keys_and_values(TwoSidedOp& on) {
+  check(on, {70, 2, 4, 2, 64, true, Dtype::kBf16, false, false, true});
+  check(on, {40, 1, 2, 1, 128, false, Dtype::kBf16, false, false, true});
+  check(on, {9, 2, 4, 2, 80, true, Dtype::kFp32, false, false, true});
+}
+
 void plain_for_the_rest(TwoSidedOp& on) {
   check(on, {20, 2, 2, 1, 16, true, Dtype::kFp32});
   check(on, {9, 2, 2, 2, 80, false, Dtype::kFp32, true});
@@ -143,6 +162,7 @@ const std::vector<KernelCase>& attention_cases() {
       {"FlashOverWholeTilesAndGroupedQueries", flash_over_whole_tiles_and_grouped_queries},
       {"FlashOfHeadDimension128", flash_of_head_dimension_128},
       {"FlashOfNormalisedQueriesAndKeys", flash_of_normalised_queries_and_keys},
+      {"SeparateQueriesKeysAndValues", separate_queries_keys_and_values},
       {"PlainForTheRest", plain_for_the_rest},
       {"DropProbabilities", drop_probabilities},
   };

@@ -89,6 +89,26 @@ void activate_as_the_cpu_does(TwoSidedOp& on) {
   }
 }
 
+// Gate and up, and their gradients, in tensors of their own.
+void gate_from_two_tensors(TwoSidedOp& on) {
+  on.place = kPlace;
+  using Kind = PointwiseKind;
+  for (const auto& [forward, backward] : {std::pair{Kind::kSwiglu, Kind::kSwigluBackward},
+                                          {Kind::kGeglu, Kind::kGegluBackward}}) {
+    for (const Dtype dtype : kDtypes) {
+      for (const std::int64_t columns : kColumns) {
+        TwoFold gate = on.random({6, columns}, dtype), up = on.random({6, columns}, dtype),
+                y = on.empty({6, columns}, dtype), dy = on.random({6, columns}, dtype),
+                d_gate = on.empty({6, columns}, dtype), d_up = on.empty({6, columns}, dtype);
+        on.run(Pointwise{forward, 6, columns, dtype, dtype}, {&gate, &up}, {&y});
+        on.run(Pointwise{backward, 6, 2 * columns, dtype, dtype}, {&dy, &gate, &up},
+               {&d_gate, &d_up});
+        for (const TwoFold* one : {&y, &d_gate, &d_up}) on.expect_close(*one, tolerance(dtype));
+      }
+    }
+  }
+}
+
 void add_with_and_without_abias_and_in_place(TwoSidedOp& on) {
   on.place = kPlace;
   for (const Dtype dtype : kDtypes) {
@@ -173,6 +193,10 @@ void rotate_there_and_back(TwoSidedOp& on) {
       on.run(Pointwise{PointwiseKind::kRotaryBackward, 6, 2 * dim, dtype, dtype, false, dim}, {&x},
              {&x});
       on.expect_close(x, 2 * tolerance(dtype));
+      TwoFold q = on.random({6, 2 * dim}, dtype), turned = on.empty({6, 2 * dim}, dtype);
+      on.run(Pointwise{PointwiseKind::kRotary, 6, 2 * dim, dtype, dtype, false, dim}, {&q},
+             {&turned});
+      on.expect_close(turned, tolerance(dtype));
     }
   }
   on.place.batch.sequence_length = 131072;
@@ -299,6 +323,7 @@ const std::vector<KernelCase>& memory_cases() {
       {"NormaliseAsTheCpuDoes", normalise_as_the_cpu_does},
       {"NormaliseQueriesAndKeysInPlace", normalise_queries_and_keys_in_place},
       {"ActivateAsTheCpuDoes", activate_as_the_cpu_does},
+      {"GateFromTwoTensors", gate_from_two_tensors},
       {"AddWithAndWithoutABiasAndInPlace", add_with_and_without_abias_and_in_place},
       {"DropTheSameElements", drop_the_same_elements},
       {"AddPositionsAndBiases", add_positions_and_biases},

@@ -211,11 +211,17 @@ Rows Reference::attention(const Rows& x, std::int64_t layer) {
   const std::int64_t d = model_.head_dim, q_width = model_.heads * d, kv = model_.kv_heads * d;
   Rows q, k, v, out;
   for (std::size_t t = 0; t < x.size(); ++t) {
-    const Row all = linear(norm(x[t], "norm1", layer), "qkv", layer, q_width + 2 * kv,
-                           model_.qkv_bias);
-    q.emplace_back(all.begin(), all.begin() + q_width);
-    k.emplace_back(all.begin() + q_width, all.begin() + q_width + kv);
-    v.emplace_back(all.begin() + q_width + kv, all.end());
+    const Row in = norm(x[t], "norm1", layer);
+    if (run_.separate) {
+      q.push_back(linear(in, "q", layer, q_width, model_.qkv_bias));
+      k.push_back(linear(in, "k", layer, kv, model_.qkv_bias));
+      v.push_back(linear(in, "v", layer, kv, model_.qkv_bias));
+    } else {
+      const Row all = linear(in, "qkv", layer, q_width + 2 * kv, model_.qkv_bias);
+      q.emplace_back(all.begin(), all.begin() + q_width);
+      k.emplace_back(all.begin() + q_width, all.begin() + q_width + kv);
+      v.emplace_back(all.begin() + q_width + kv, all.end());
+    }
     if (!model_.rotary) continue;
     rotate(q.back(), model_.heads, static_cast<std::int64_t>(t));
     rotate(k.back(), model_.kv_heads, static_cast<std::int64_t>(t));
@@ -270,8 +276,15 @@ std::int32_t Reference::silu(std::int32_t x) {
 
 Row Reference::mlp(const Row& x, std::int64_t layer) {
   const bool gated = model_.gated();
-  const Row up = linear(norm(x, "norm2", layer), "fc1", layer, (gated ? 2 : 1) * model_.ffn,
-                        model_.mlp_bias);
+  const Row in = norm(x, "norm2", layer);
+  Row up;
+  if (gated && run_.separate) {
+    up = linear(in, "gate", layer, model_.ffn, model_.mlp_bias);
+    const Row partner = linear(in, "up", layer, model_.ffn, model_.mlp_bias);
+    up.insert(up.end(), partner.begin(), partner.end());
+  } else {
+    up = linear(in, "fc1", layer, (gated ? 2 : 1) * model_.ffn, model_.mlp_bias);
+  }
   Row active;
   for (std::size_t i = 0; i < static_cast<std::size_t>(model_.ffn); ++i) {
     active.push_back(gated ? tape_.mul(silu(up[i]), up[i + static_cast<std::size_t>(model_.ffn)])

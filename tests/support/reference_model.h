@@ -20,6 +20,7 @@ struct ReferenceRun {
   double deviation = 0;          // of initial weights
   std::uint64_t seed = 1;
   double dropout = 0;  // its rate; 0: none
+  bool separate = false;  // queries, keys, values, gate and up have matrices of their own
 };
 
 // The losses of a run on one device.

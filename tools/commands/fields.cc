@@ -218,6 +218,15 @@ std::vector<Field> batch_and_parallel_fields() {
       field(Form::kSwitch, "parallel.tensor_overlap", "true",
             "Backward's tensor collectives run beside the weight gradients.",
             "Hides a part of tensor_exposed."),
+      field(Form::kSwitch, "parallel.gather_again", "true",
+            "Sequence parallelism keeps shards, which backward gathers again (Megatron-LM); else "
+            "what was gathered is kept.",
+            "Inputs of a layer's products, tensor times as large, for a gather less of each."),
+      field(Form::kSwitch, "parallel.batch_first", "false",
+            "Activations are (batch, sequence, hidden), as PyTorch's DTensor has them: what "
+            "sequence parallelism gathers and scatters is copied to be in order, unless moved in "
+            "pieces.",
+            "One more read and write for each exchange of a layer."),
       count("parallel.tensor_pieces", "1", {1, kPiecesMax},
             "A layer's gathers and forward's reduce-scatters are moved in so many pieces beside "
             "the product that takes or makes them (tp_comm_overlap of Transformer Engine, "
@@ -281,14 +290,19 @@ std::vector<Field> memory_fields() {
             "Without it all of that is in data_exposed."),
       count("sharding.prefetch", "1", {0, 64}, "With zero 3: units gathered ahead of their use.",
             "More hide more and hold more buffers."),
+      field(Form::kSwitch, "sharding.flat_weights", "true",
+            "With zero 3: gathered weights are used where they came; else each is copied out first "
+            "(FSDP2).",
+            "One more read and write of every gathered byte, unhidden."),
       count("sharding.shard_group", "0", {0, kRanksMax},
             "Hybrid sharding: ranks that share one copy of the state; 0 means all of data.",
             "Gathers stay within the group; gradients are also reduced between copies."),
       field(Form::kSwitch, "sharding.reshard_after_forward", "true",
             "With zero 3: weights are dropped after forward and gathered again in backward."),
-      word("recompute", "\"none\"", "none full selective",
+      word("recompute", "\"none\"", "none full selective per_op",
            "What backward computes again instead of keeping it: full keeps each layer's input "
-           "only, selective drops the attention core.",
+           "only, selective drops the attention core, per_op keeps attention and every second "
+           "product of a layer (PyTorch's selective activation checkpointing, in torchtitan).",
            "Fewer activations for up to a third more compute.", Form::kWordOrObject),
       input_only(count("recompute.every", "not given", {1, 10'000},
                        "Keep the input of each group of this many layers, run the group again.")),
@@ -298,6 +312,10 @@ std::vector<Field> memory_fields() {
       input_only(word("recompute.modules", "not given",
                       "attention_core norm activation mlp attention projection up qkv",
                       "Run these parts of each layer again.", "", Form::kWords)),
+      field(Form::kSwitch, "recompute_early_stop", "false",
+            "Full recomputation ends when backward has all that it needs (PyTorch since 2.1): a "
+            "layer's last product is not run again.",
+            "Up to a quarter of recomputation."),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
       word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
            "Weights in use, and activations. With fp8 the products of the layers' weights run in 8 "
@@ -329,6 +347,12 @@ std::vector<Field> memory_fields() {
       count("vocabulary_multiple", "1", {1, 1 << 16},
             "The vocabulary is rounded up to a multiple of this times tensor (Megatron-LM: 128).",
             "Rows of the embedding and of the head."),
+      field(Form::kSwitch, "fused_qkv", "true",
+            "One matrix product makes queries, keys and values; else three, as in Hugging Face's "
+            "and Meta's models.",
+            "Times of the products; in backward two sums of their input's gradients."),
+      field(Form::kSwitch, "fused_gate_up", "true",
+            "One matrix product makes both branches of a gated MLP; else two."),
       word("attention", "\"fused\"", "fused unfused",
            "Fused (flash) attention, or scores and softmax in memory.",
            "Unfused keeps 5 b s s a bytes a layer (2 without dropout)."),
@@ -383,6 +407,10 @@ std::vector<Field> memory_fields() {
             "A shard group's gradients are made side by side, not copied there afterwards (FSDP)."),
       field(Form::kSwitch, "fusion.qkv_gradients", "true",
             "Fused attention makes d_q, d_k and d_v side by side; no copy behind it joins them."),
+      field(Form::kSwitch, "fusion.norms", "true",
+            "RMSNorm is one kernel; else PyTorch's operations in fp32, one by one."),
+      field(Form::kSwitch, "fusion.rotary", "true",
+            "Queries and keys are rotated by one kernel; else by three, in fp32."),
       field(Form::kSwitch, "fusion.gates", "true",
             "A gated MLP's activation and product are one kernel."),
       field(Form::kSwitch, "fusion.update", "true",

@@ -123,11 +123,7 @@ Json recompute_question(const Json& row) {
     return {};
   }
   if (text.starts_with("none")) return "none";
-  if (text == "selective:op") {
-    // torchtitan's (torchtitan/distributed/activation_checkpoint.py): attention and every second
-    // product are kept, so keys but not queries, the MLP's gate but not what it gates run again.
-    throw Error("recompute", "every second product run again: products of a pair are one here");
-  }
+  if (text == "selective:op") return "per_op";
   if (text == "full") {
     // Megatron-Bridge, scripts/performance/utils: set_recompute_overrides takes the method "block".
     const Json& extra = section_of(section_of(row, "software"), "extra");
@@ -181,7 +177,9 @@ Json loss_question(const Json& row) {
   const Json& extra = section_of(section_of(row, "software"), "extra");
   const Json& flags = flags_of(row);
   if (has(lower(text_of(extra, "cross_entropy_fusion")), "te ")) return "transformer_engine";
-  if (flags.empty()) return {};
+  const std::string framework = lower(text_of(section_of(row, "software"), "framework"));
+  const bool own_loss = has(framework, "titan");  // not one of Megatron-LM's, whose flags these are
+  if (flags.empty() || own_loss) return {};
   if (switch_of(flags, "cross-entropy-loss-fusion") != true) return "megatron";
   const bool engine = text_of(flags, "cross-entropy-fusion-impl") == "te";
   return engine ? "transformer_engine" : "megatron_fused";

@@ -200,7 +200,14 @@ Json parallel_question(const Json& row, Degrees& degrees, Assumed& assumed) {
     const bool alone = has(overlap, "no tp");
     if (alone) parallel["tensor_overlap"] = false;
     if (alone || pieces == false) parallel["tensor_pieces"] = 1;
-    if (!alone && pieces == true && sequence == true) parallel["tensor_pieces"] = 4;
+    if (!alone && pieces == true && sequence == true) {
+      // PyTorch's fused products (torch/distributed/_symmetric_memory, _pipelined_all_gather_and_
+      // consume) take a part from each rank; TransformerEngine's userbuffers have num_splits = 4.
+      const std::string framework = lower(text_of(section_of(row, "software"), "framework"));
+      const bool a_rank_each = has(framework, "titan");
+      parallel["tensor_pieces"] = a_rank_each ? degrees.tensor : 4;
+      parallel["tensor_overlap"] = true;
+    }
   }
   if (degrees.pipeline == 1) return parallel;
   const std::string schedule = read_schedule(row, degrees, assumed);

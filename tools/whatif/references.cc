@@ -225,13 +225,36 @@ bool refers_to(const Document& document, const References& references) {
 }
 
 void check_keys(const Object& root) {
-  for (const char* key : {"name",      "framework",        "model",         "cluster",
-                          "profile",   "profile_basis",    "batch",         "parallel",
-                          "sharding",  "recompute",        "precision",     "vocabulary_multiple",
-                          "attention", "attention_kernel", "softmax",       "loss",
-                          "dropout",   "dropout_rate",     "fusion",        "clip_gradients",
-                          "host",      "allocator",        "deterministic", "filled",
-                          "buffers",   "expect",           "train"}) {
+  for (const char* key : {"name",
+                          "framework",
+                          "model",
+                          "cluster",
+                          "profile",
+                          "profile_basis",
+                          "batch",
+                          "parallel",
+                          "sharding",
+                          "recompute",
+                          "recompute_early_stop",
+                          "precision",
+                          "vocabulary_multiple",
+                          "fused_qkv",
+                          "fused_gate_up",
+                          "attention",
+                          "attention_kernel",
+                          "softmax",
+                          "loss",
+                          "dropout",
+                          "dropout_rate",
+                          "fusion",
+                          "clip_gradients",
+                          "host",
+                          "allocator",
+                          "filled",
+                          "deterministic",
+                          "buffers",
+                          "expect",
+                          "train"}) {
     root.touch(key);
   }
   root.done();

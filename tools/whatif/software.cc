@@ -29,6 +29,8 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.norm_gradients = object.boolean("norm_gradients", fusion.norm_gradients);
   fusion.flat_gradients = object.boolean("flat_gradients", fusion.flat_gradients);
   fusion.qkv_gradients = object.boolean("qkv_gradients", fusion.qkv_gradients);
+  fusion.norms = object.boolean("norms", fusion.norms);
+  fusion.rotary = object.boolean("rotary", fusion.rotary);
   fusion.gates = object.boolean("gates", fusion.gates);
   fusion.update = object.boolean("update", fusion.update);
   object.done();
@@ -53,6 +55,8 @@ Json write_software(const Device& device) {
                 {"norm_gradients", fusion.norm_gradients},
                 {"flat_gradients", fusion.flat_gradients},
                 {"qkv_gradients", fusion.qkv_gradients},
+                {"norms", fusion.norms},
+                {"rotary", fusion.rotary},
                 {"gates", fusion.gates},
                 {"update", fusion.update}}},
               {"host",

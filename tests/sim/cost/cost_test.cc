@@ -278,6 +278,15 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   EXPECT_EQ(more(norm, &Fusion::norm_gradients), 0);
   norm.pass = Pass::kBackward;
   EXPECT_NEAR(more(norm, &Fusion::norm_gradients), 2 * 2.0 * 8192 * 4096 / 1e12 + 2e-6, 1e-9);
+  // RMSNorm as operations: 36 bytes an element for 4, 92 for 6; of a LayerNorm there is a kernel.
+  EXPECT_EQ(more(norm, &Fusion::norms), 0);
+  norm.kind = NormKind::kRms;
+  EXPECT_NEAR(more(norm, &Fusion::norms), (92 - 6) * 8192.0 * 4096 / 1e12 + 16 * 2e-6, 1e-9);
+  norm.pass = Pass::kForward;
+  EXPECT_NEAR(more(norm, &Fusion::norms), (36 - 4) * 8192.0 * 4096 / 1e12 + 7 * 2e-6, 1e-9);
+  // In fp32 by way of two copies: 2 + 4, 4 + 4, 4 + 2 for 2 + 2.
+  Pointwise rotary{PointwiseKind::kRotary, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false, 128};
+  EXPECT_NEAR(more(rotary, &Fusion::rotary), 16 * 8192.0 * 4096 / 1e12 + 2 * 2e-6, 1e-9);
   // 2 bytes made and read again, 2 + 4 in all behind a product whose own 4 were half exposed.
   Gemm group = product(4096, 1024, 8192);
   EXPECT_EQ(more(group, &Fusion::flat_gradients), 0);

@@ -82,6 +82,13 @@ std::vector<Case> cases() {
        [](Plan& p) { recompute(p, Recompute::kFull), p.recompute_every = 2; }},
       {"recompute_selective", gpt, 1, true, false,
        [](Plan& p) { recompute(p, Recompute::kSelective), p.fused_attention = false; }},
+      {"separate_products_per_op_bf16", qwen, 2, true, false,
+       [](Plan& p) { recompute(p, Recompute::kPerOp), p.fused_qkv = p.fused_gate_up = false; }},
+      {"separate_products_tensor2_sequence", llama, 1, false, false,
+       [](Plan& p) {
+         p.tensor = 2, p.sequence_parallel = true;
+         p.fused_qkv = p.fused_gate_up = false;
+       }},
       {"tensor2", gpt, 1, false, false, [](Plan& p) { p.tensor = 2; }},
       {"tensor2_sequence_bf16", llama, 1, true, true,
        [](Plan& p) { p.tensor = 2, p.sequence_parallel = true; }},
