@@ -66,6 +66,7 @@ class Backward {
   void context(const Node& node, const Gemm& op);
   Attention backward_of(const Attention& op) const;
   ValueId own_attention(const Node& node, const Attention& op);
+  void keys_values(const Node& node, const Pointwise& op);
   void gathered_attention(const Node& node, const Attention& op);
   void ring(const Node& own, const Attention& op);
   ValueId passed_on(ValueId next) const;
