@@ -18,46 +18,48 @@ Attention Backward::backward_of(const Attention& op) const {
   return backward;
 }
 
-// Queries, keys and values of the rank's own tokens: all of d_qkv is written.
+// Queries, keys and values of the rank's own tokens. Gives the gradient that holds the queries'.
 ValueId Backward::own_attention(const Node& node, const Attention& op) {
-  const ValueId d_out = gradient(node.out[0]);
-  if (node.in.size() == 3) return separate_attention(node, op);
-  const ValueId qkv = want(node.in[node.in.size() - 1]);
-  const ValueId qk = node.in.size() > 1 ? want(node.in[0]) : kNoValue;
-  want(node.out[0]);
-  want(node.out[1]);
-  const ValueId d_qkv = contribution(qkv);
-  push(make(node, ".gradient", backward_of(op), {qk, qkv, node.out[0], node.out[1], d_out},
-            {d_qkv}));
-  give(node, qkv, d_qkv);
-  if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;
-  return d_qkv;
-}
-
-// The same in three tensors, with as many gradients. Context parallelism has no such.
-ValueId Backward::separate_attention(const Node& node, const Attention& op) {
   Values in, out;
   for (ValueId v : node.in) in.add(want(v));
   for (ValueId v : {want(node.out[0]), want(node.out[1]), gradient(node.out[0])}) in.add(v);
-  for (ValueId v : node.in) out.add(contribution(v));
+  const bool separate = node.in.size() == 3;
+  const std::size_t first = separate ? 0 : node.in.size() - 1;  // that has its own gradient
+  for (std::size_t i = first; i < node.in.size(); ++i) out.add(contribution(node.in[i]));
   push(make(node, ".gradient", backward_of(op), in, out));
-  for (std::size_t i = 0; i < node.in.size(); ++i) give(node, node.in[i], out[i]);
-  return kNoValue;
+  for (std::size_t i = first; i < node.in.size(); ++i) give(node, node.in[i], out[i - first]);
+  if (!separate && first > 0) gradient_[static_cast<std::size_t>(node.in[0])] = out[0];
+  return out[0];
 }
 
 void Backward::gathered_attention(const Node& node, const Attention& op) {
-  const ValueId d_out = gradient(node.out[0]);
-  const ValueId kv = want(node.in[node.in.size() - 1]);
-  const ValueId qkv = want(node.in[node.in.size() - 2]);
-  const ValueId qk = node.in.size() > 2 ? want(node.in[0]) : kNoValue;
-  want(node.out[0]);
-  want(node.out[1]);
-  const ValueId d_qkv = contribution(qkv), d_kv = contribution(kv);
-  push(make(node, ".gradient", backward_of(op), {qk, qkv, kv, node.out[0], node.out[1], d_out},
-            {d_qkv, d_kv}));
-  give(node, qkv, d_qkv);
+  Values in;
+  for (ValueId v : node.in) in.add(want(v));
+  for (ValueId v : {want(node.out[0]), want(node.out[1]), gradient(node.out[0])}) in.add(v);
+  const std::size_t heads = node.in.size() - 1;
+  const ValueId queries = node.in[heads - 1], kv = node.in[heads];
+  const ValueId d_queries = contribution(queries), d_kv = contribution(kv);
+  push(make(node, ".gradient", backward_of(op), in, {d_queries, d_kv}));
+  give(node, queries, d_queries);
   give(node, kv, d_kv);
-  if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;
+  if (heads > 1) gradient_[static_cast<std::size_t>(node.in[0])] = d_queries;
+}
+
+// What came home is added to what attention to the rank's own keys has left there, or to the
+// zeros beside the queries' gradient; or it is all there is.
+void Backward::keys_values(const Node& node, const Pointwise& op) {
+  Values in = {gradient(node.out[0])}, out;
+  for (ValueId v : node.in) {
+    const bool known = gradient(v) != kNoValue;
+    const ValueId d = known ? gradient(v) : contribution(v);
+    if (!out.empty() && out[0] == d) continue;  // one for queries and keys, and values
+    if (known) in.add(d);
+    out.add(d);
+    if (!known) give(node, v, d);
+  }
+  Pointwise backward = op;
+  backward.kind = PointwiseKind::kKeysValuesBackward;
+  push(make(node, ".gradient", backward, in, out));
 }
 
 // The block of keys that was passed on to become `next`.
@@ -87,17 +89,18 @@ void Backward::ring(const Node& own, const Attention& op) {
     return like(kv, "_" + std::to_string(step) + ".again");
   };
   ValueId next = shift(own, ".kv.shift", kv, block(1));
-  const ValueId d_qkv = own_attention(own, op);
+  const ValueId d_queries = own_attention(own, op);
   ValueId d_kv = kNoValue;  // on its way home
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Node& node = steps[i];
     const ValueId here = next;
     if (i + 1 < steps.size()) next = shift(own, ".kv.shift", here, block(i + 2));
-    const ValueId qkv = own.in[own.in.size() - 1];
-    const ValueId qk = own.in.size() > 1 ? own.in[0] : kNoValue;
+    Values in;
+    for (std::size_t head = 0; head + 1 < node.in.size(); ++head) in.add(node.in[head]);
+    for (ValueId v : {here, out, lse, d_out, d_queries}) in.add(v);
     const ValueId part = like(kv, ".gradient_" + std::to_string(i + 1));
-    push(make(node, ".gradient", backward_of(std::get<Attention>(std::get<Op>(node.work))),
-              {qk, qkv, here, out, lse, d_out, d_qkv}, {d_qkv, part}));
+    push(make(node, ".gradient", backward_of(std::get<Attention>(std::get<Op>(node.work))), in,
+              {d_queries, part}));
     if (d_kv == kNoValue) {
       d_kv = part;
     } else {

@@ -232,14 +232,7 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       give(node, node.in[0], d);
       return;
     }
-    case PointwiseKind::kKeysValues: {
-      const ValueId d_qkv = gradient(node.in[node.in.size() - 1]);  // attention made it
-      STEPCAST_CHECK(d_qkv != kNoValue, "keys and values that no attention reads");
-      Pointwise backward = op;
-      backward.kind = PointwiseKind::kKeysValuesBackward;
-      push(make(node, ".gradient", backward, {dy, d_qkv}, {d_qkv}));
-      return;
-    }
+    case PointwiseKind::kKeysValues: return keys_values(node, op);
     case PointwiseKind::kMergeAttention:  // each part's rule takes the merged result
       gradient_[static_cast<std::size_t>(node.in[2])] = dy;
       return;

@@ -65,8 +65,8 @@ class Backward {
   void scores(const Node& node, const Gemm& op);
   void context(const Node& node, const Gemm& op);
   Attention backward_of(const Attention& op) const;
-  ValueId separate_attention(const Node& node, const Attention& op);
   ValueId own_attention(const Node& node, const Attention& op);
+  void keys_values(const Node& node, const Pointwise& op);
   void gathered_attention(const Node& node, const Attention& op);
   void ring(const Node& own, const Attention& op);
   ValueId passed_on(ValueId next) const;

@@ -14,12 +14,21 @@ constexpr std::uint16_t kAgain = kCore | kModuleGather;  // made again rather th
 
 // What a rank's neighbours get to see.
 ValueId pack(Block& block, const Attention& own, const AttentionValues& values) {
-  const std::int64_t rows = block.values[static_cast<std::size_t>(values.qkv)].shape.sizes[0];
+  const Values& heads = values.heads;
+  const std::int64_t rows = block.values[static_cast<std::size_t>(heads[0])].shape.sizes[0];
   const std::int64_t columns = 2 * own.kv_heads * own.head_dim;
   const ValueId kv = block.activation("attention.kv", {rows, columns}, own.dtype);
   const Pointwise op{PointwiseKind::kKeysValues, rows, columns, own.dtype, own.dtype, false};
-  block.add("attention.keys_values", op, {values.qk, values.qkv}, {kv}, kAgain);
+  const Values parts = values.separate() ? Values{heads[1], heads[2]} : heads;
+  block.add("attention.keys_values", op, parts, {kv}, kAgain);
   return kv;
+}
+
+// The queries, and keys and values that are not the rank's own.
+Values reads(const AttentionValues& values, ValueId kv) {
+  Values list = values.separate() ? Values{values.heads[0]} : values.heads;
+  list.add(kv);
+  return list;
 }
 
 void gathered_attention(Block& block, std::int64_t ranks, const Attention& own,
@@ -32,7 +41,7 @@ void gathered_attention(Block& block, std::int64_t ranks, const Attention& own,
   Attention op = own;
   op.source = KeySource::kGathered;
   op.keys = own.keys * ranks;
-  block.add("attention", op, {values.qk, values.qkv, all}, {values.out, values.lse}, kCore);
+  block.add("attention", op, reads(values, all), {values.out, values.lse}, kCore);
 }
 
 void ring_attention(Block& block, std::int64_t ranks, const Attention& own,
@@ -50,7 +59,7 @@ void ring_attention(Block& block, std::int64_t ranks, const Attention& own,
     return next;
   };
   ValueId next = shift(1);
-  block.add("attention", own, {values.qk, values.qkv}, {values.out, values.lse}, kCore);
+  block.add("attention", own, values.heads, {values.out, values.lse}, kCore);
   Attention op = own;
   op.source = KeySource::kPassed;
   op.keys = own.keys / 2;
@@ -59,7 +68,7 @@ void ring_attention(Block& block, std::int64_t ranks, const Attention& own,
     here = next;
     if (op.step + 1 < ranks) next = shift(op.step + 1);
     const ValueId out = like(values.out, op.step), lse = like(values.lse, op.step);
-    block.add("attention.step", op, {values.qk, values.qkv, here}, {out, lse}, kCore);
+    block.add("attention.step", op, reads(values, here), {out, lse}, kCore);
     const Shape& shape = block.values[static_cast<std::size_t>(out)].shape;
     const Pointwise merge{PointwiseKind::kMergeAttention,
                           shape.sizes[0],

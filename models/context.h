@@ -9,10 +9,11 @@ namespace stepcast {
 
 // What attention reads and writes.
 struct AttentionValues {
-  ValueId qk = kNoValue;  // normalised queries and keys, where there are such
-  ValueId qkv = kNoValue;
+  Values heads;  // [qk,] qkv, or q, k, v (Attention in sim/program/op.h)
   ValueId out = kNoValue;
   ValueId lse = kNoValue;
+
+  bool separate() const { return heads.size() == 3; }
 };
 
 // Adds the nodes of attention over the keys of all `plan.context` ranks. `own`: that over a rank's

@@ -174,8 +174,7 @@ ValueId TransformerWriter::attention_core(const Values& heads_read) {
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   if (plan_.context > 1) {
-    const ValueId qk = heads_read.size() > 1 ? heads_read[0] : kNoValue;
-    context_attention(block_, plan_, op, {qk, heads_read[heads_read.size() - 1], out, lse});
+    context_attention(block_, plan_, op, {heads_read, out, lse});
     return out;
   }
   block_.add("attention", op, heads_read, {out, lse}, kModuleAttentionCore | kModuleAttention);

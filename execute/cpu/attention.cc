@@ -91,7 +91,7 @@ void forward(const Attention& op, const Work& work, const Sight& sight, Scratch<
   for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       if (head % p.group() == 0) keys.turn_to(sequence, head / p.group());
-      const auto q = p.view<Real>(work.reads[0], sequence, p.query_column(head));
+      const auto q = p.view<Real>(heads_of(op, work), 0, sequence, head);
       const auto o = p.view<Real>(work.writes[0], sequence, p.query_column(head));
       const auto &k = keys.k, &v = keys.v;
       Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * queries;
@@ -158,7 +158,7 @@ void backward(const Attention& op, const Work& work, const Sight& sight, Scratch
     for (std::int64_t head = 0; head < p.heads; ++head) {
       const bool first = head % p.group() == 0;
       if (first) keys.turn_to(sequence, head / p.group());
-      const auto q = p.view<Real>(work.reads[0], sequence, p.query_column(head));
+      const auto q = p.view<Real>(heads_of(op, work), 0, sequence, head);
       const auto o = p.view<Real>(work.reads[n - 3], sequence, p.query_column(head));
       const auto d_o = p.view<Real>(work.reads[n - 1], sequence, p.query_column(head));
       const auto dq = p.view<Real>(work.writes[0], sequence, p.query_column(head));

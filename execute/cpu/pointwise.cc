@@ -255,11 +255,16 @@ void keys_values(const Pointwise& op, const Work& work) {
 
 template <class Real>
 void keys_values_backward(const Pointwise& op, const Work& work) {
-  const std::int64_t width = work.writes[0].tensor->shape.sizes[1];
-  for (std::int64_t i = 0; i < op.rows; ++i) {
-    const Real* in = values<Real>(work.reads[0]) + i * op.columns;
-    Real* out = values<Real>(work.writes[0]) + (i + 1) * width - op.columns;
-    for (std::int64_t j = 0; j < op.columns; ++j) out[j] += in[j];
+  const std::int64_t columns = op.columns / static_cast<std::int64_t>(work.writes.size());
+  for (std::size_t part = 0; part < work.writes.size(); ++part) {
+    const std::int64_t width = work.writes[part].tensor->shape.sizes[1];
+    const bool adds = accumulates(work, part, 1);
+    for (std::int64_t i = 0; i < op.rows; ++i) {
+      const Real* in = values<Real>(work.reads[0]) + i * op.columns +
+                       static_cast<std::int64_t>(part) * columns;
+      Real* out = values<Real>(work.writes[part]) + (i + 1) * width - columns;
+      for (std::int64_t j = 0; j < columns; ++j) out[j] = (adds ? out[j] : Real(0)) + in[j];
+    }
   }
 }
 

@@ -3,12 +3,21 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "execute/cpu/kernels.h"
 #include "execute/cpu/packed.h"
 
 namespace stepcast::cpu {
+
+// The tensors of queries, keys and values that an op reads: [qk,] qkv or q, k, v; without the keys
+// and values of other ranks, which stand behind them.
+inline std::span<const Operand> heads_of(const Attention& op, const Work& work) {
+  std::size_t others = op.source == KeySource::kOwn ? 0 : 1;
+  if (op.pass == Pass::kBackward) others += op.source == KeySource::kPassed ? 4 : 3;
+  return work.reads.first(work.reads.size() - others);
+}
 
 // Of one sequence. Keys are numbered such that a query sees the first few of them: the rank's own
 // and those of another as they stand, those of all ranks by position.
@@ -57,15 +66,18 @@ class KeyRows {
     sequence_ = sequence;
     kv_ = kv;
     const bool forward = op_.pass == Pass::kForward;
-    const bool own = op_.source == KeySource::kOwn;
-    const bool passed = op_.source == KeySource::kPassed;
-    const std::size_t last = work_.reads.size() - (forward ? 1 : passed ? 5 : 4);
-    k = view(work_.reads[apart() ? 1 : own ? 0 : last], key_column());
-    v = view(work_.reads[last], value_column());
-    if (!forward) {
-      dk = view(work_.writes[own && !apart() ? 0 : 1], key_column());
-      dv = view(work_.writes[apart() ? 2 : own ? 0 : 1], value_column());
+    const std::span<const Operand> heads = heads_of(op_, work_);
+    if (op_.source == KeySource::kOwn) {
+      k = p_.view<Real>(heads, 1, sequence, kv);
+      v = p_.view<Real>(heads, 2, sequence, kv);
+      if (forward) return;
+      dk = p_.view<Real>(work_.writes, 1, sequence, kv);
+      dv = p_.view<Real>(work_.writes, 2, sequence, kv);
+      return;
     }
+    k = keys_of(work_.reads[heads.size()]);
+    v = values_of(work_.reads[heads.size()]);
+    if (!forward) dk = keys_of(work_.writes[1]), dv = values_of(work_.writes[1]);
     if (!gathered()) return;
     const std::int64_t size = op_.keys * op_.head_dim;
     Rows<Real>* all[] = {&k, &v, &dk, &dv};
@@ -79,28 +91,18 @@ class KeyRows {
   // When all heads that share them have added to the gradients.
   void put_back() {
     if (!gathered()) return;
-    move(view(work_.writes[1], key_column()), dk, false);
-    move(view(work_.writes[1], value_column()), dv, false);
+    move(keys_of(work_.writes[1]), dk, false);
+    move(values_of(work_.writes[1]), dv, false);
   }
 
  private:
   bool gathered() const { return op_.source == KeySource::kGathered; }
-  // q, k and v are three tensors.
-  bool apart() const {
-    const std::size_t more = op_.pass == Pass::kForward ? 0 : 3;
-    return op_.source == KeySource::kOwn && work_.reads.size() == 3 + more;
+  // Of a tensor of keys and values alone.
+  Rows<Real> keys_of(const Operand& kv) const {
+    return p_.view<Real>(kv, sequence_, kv_ * op_.head_dim);
   }
-  std::int64_t key_column() const {
-    const bool packed = op_.source == KeySource::kOwn && !apart();
-    return packed ? p_.key_column(kv_) : kv_ * op_.head_dim;
-  }
-  std::int64_t value_column() const {
-    if (apart()) return kv_ * op_.head_dim;
-    return op_.source == KeySource::kOwn ? p_.value_column(kv_)
-                                         : (op_.kv_heads + kv_) * op_.head_dim;
-  }
-  Rows<Real> view(const Operand& operand, std::int64_t column) const {
-    return p_.view<Real>(operand, sequence_, column);
+  Rows<Real> values_of(const Operand& kv) const {
+    return p_.view<Real>(kv, sequence_, (op_.kv_heads + kv_) * op_.head_dim);
   }
 
   // Rank by rank on one side, by position on the other.

@@ -74,8 +74,9 @@ struct Gemm {
 // Backward recomputes the scores: 5 matrix products to forward's 2 (FlashAttention-2).
 //
 // Under context parallelism (Batch in program.h) a rank's queries meet the keys and values of other
-// ranks too, which stand in a tensor kv (tokens, 2 g d): first all keys, then values. Of [qk,] qkv,
-// below q, only the queries are read then, and only their columns of d_qkv written.
+// ranks too, which stand in a tensor kv (tokens, 2 g d): first all keys, then values. Below, q is
+// [qk,] qkv, of which only the queries are read then, and only their columns of d_qkv written; or a
+// tensor of queries alone, and d_qkv its gradient.
 //   kOwn       the rank's own, in qkv, as above: its tokens are in ascending order
 //   kGathered  all ranks', in kv (c tokens, 2 g d), rank by rank. keys = c queries, of which
 //              `causal` leaves half: every rank has an equal part of the whole triangle
@@ -152,15 +153,15 @@ enum class PointwiseKind : std::uint8_t {
   // Operands of 8-bit products, (rows, columns) that of x. A product reads its operands along k, in
   // which it sums; so a matrix that two products read along different sides is needed twice: once
   // as it stands and once for its columns, transposed or with scales of its own.
-  kAmax,          // x -> amax (1) fp32: the largest |x|, from which a scale follows
-  kQuantize,      // x [, amax] -> x scaled, in 8 bits
-  kQuantizeBoth,  // x [, amax] -> the same, and the copy for the columns
-  kTranspose,     // x -> its transpose
-  // Out of the buffer in which a group of tensors came, each into memory of its own (FSDP2).
-  kUnflatten,     // x... -> in place
+  kAmax,             // x -> amax (1) fp32: the largest |x|, from which a scale follows
+  kQuantize,         // x [, amax] -> x scaled, in 8 bits
+  kQuantizeBoth,     // x [, amax] -> the same, and the copy for the columns
+  kTranspose,        // x -> its transpose
+  kUnflatten,        // x... -> in place: out of the buffer in which they came, each into its own
   // Of context parallelism (see Attention).
-  kKeysValues,          // [qk,] qkv -> kv (rows, columns = 2 g d)
-  kKeysValuesBackward,  // d_kv, d_qkv -> d_qkv, its last columns added to
+  kKeysValues,          // [qk,] qkv | k, v -> kv (rows, columns = 2 g d)
+  kKeysValuesBackward,  // d_kv, d_qkv | d_kv, d_k, d_v -> these, their last columns added to;
+                        //   d_kv -> d_k, d_v
   kMergeAttention,      // o (rows, columns = a d), lse, o', lse' of other keys -> o, lse of both,
                         //   in place: o = (o e^lse + o' e^lse') / (e^lse + e^lse')
 };

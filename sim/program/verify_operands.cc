@@ -54,14 +54,14 @@ Arity arity(const Pointwise& p) {
     case PointwiseKind::kAddRows:
     case PointwiseKind::kGeluBackward:
     case PointwiseKind::kDropoutBackward:
-    case PointwiseKind::kKeysValuesBackward:
     case PointwiseKind::kSoftmaxBackward: return {{2, 2}, {1, 1}};
+    case PointwiseKind::kKeysValuesBackward: return {{1, 3}, {1, 2}};
+    case PointwiseKind::kKeysValues: return {{1, 2}, {1, 1}};
+    case PointwiseKind::kMergeAttention: return {{4, 4}, {2, 2}};
     case PointwiseKind::kSwiglu:
     case PointwiseKind::kGeglu: return {{1, 2}, {1, 1}};
     case PointwiseKind::kSwigluBackward:
     case PointwiseKind::kGegluBackward: return {{2, 3}, {1, 2}};
-    case PointwiseKind::kKeysValues: return {{1, 2}, {1, 1}};
-    case PointwiseKind::kMergeAttention: return {{4, 4}, {2, 2}};
     case PointwiseKind::kDropout: return {{1, 1}, {2, 2}};
     case PointwiseKind::kDropoutAdd: return {{2, 3}, {2, 2}};
     case PointwiseKind::kFill: return {{0, 0}, {1, kAnyNumber}};   // one kernel over many tensors
@@ -104,8 +104,8 @@ Arity arity(const Update& u) {
 // What is read packed in one tensor has one gradient, what is read from several has as many.
 int gradients_due(const Op& op, int reads) {
   if (const auto* a = std::get_if<Attention>(&op)) {
-    const bool own = a->source == KeySource::kOwn && a->pass == Pass::kBackward;
-    return own ? (reads == 6 ? 3 : 1) : 0;
+    if (a->pass == Pass::kForward || a->source != KeySource::kOwn) return 0;
+    return reads == 6 ? 3 : 1;
   }
   const auto* p = std::get_if<Pointwise>(&op);
   const bool gate = p != nullptr && (p->kind == PointwiseKind::kSwigluBackward ||

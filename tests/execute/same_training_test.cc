@@ -327,6 +327,17 @@ void add_context(Cases& cases) {
     });
     add("2_deterministic", llama, 2, 2,
         [](Plan& p) { p.deterministic = true, p.filled = 2 * kFilledMessage - 1; });
+    add("4_separate_heads", llama, 2, 4, [](Plan& p) { separate(p), p.micro_batch = 2; });
+    add("2_separate_qk_norm", qwen, 2, 2, [](Plan& p) { separate(p); });
+    add("4_per_op", llama, 2, 4, [](Plan& p) { p.recompute = Recompute::kPerOp; });
+    add("2_per_op_separate_data2_zero3", llama, 2, 2, [](Plan& p) {
+      separate(p), p.batch_first = true, p.gather_again = p.flat_weights = false;
+      p.data = 2, p.zero = 3, p.recompute = Recompute::kPerOp;
+    });
+    add("2_separate_heads_tensor2_sequence_full", llama, 2, 2, [](Plan& p) {
+      separate(p), p.tensor = 2, p.sequence_parallel = true;
+      p.recompute = Recompute::kFull, p.recompute_early_stop = true;
+    });
     add("2_another_order_of_axes", gpt, 2, 2, [](Plan& p) {
       pipeline(p, 2, k1f1b), p.data = 2, p.zero = 2;
       p.order = {Axis::kPipeline, Axis::kData,    Axis::kTensor,
