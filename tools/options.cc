@@ -304,6 +304,9 @@ void add_import(CLI::App& app, Arguments& arguments) {
   command->add_option("--ranks", import.ranks, "nccl-tests: if a log does not list them");
   command->add_option("--nodes", import.nodes, "nccl-tests: if a log does not list them");
   command->add_flag("--in-place", import.in_place, "nccl-tests: the times of the second columns");
+  command->add_option("--without", import.without, "runs: a group that the fit may not see")
+      ->type_name("GROUP")
+      ->allow_extra_args(false);
   command->footer(R"(Examples:
   stepcast import nccl-tests all_reduce.log all_gather.log --out profile.json
   stepcast time all-reduce --cluster h100-sxm-1x8 --profile profile.json

@@ -233,7 +233,28 @@ Seconds streaming_time(const Op& op, const Passes& passes, const Device& device,
          device.kernel_start * passes.kernels;
 }
 
+// What the highest of n standard normal deviates is expected to be: see slowest_of(). By bisection,
+// since the normal distribution's inverse has no closed form.
+double highest_of(int n) {
+  const double share = (n - 0.375) / (n + 0.25);
+  double low = 0, high = 10;
+  for (int halved = 0; halved < 50; ++halved) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::sqrt(2.0)) / 2 < share ? low : high) = middle;
+  }
+  return low;
+}
+
 }  // namespace
+
+Device slowest_of(const Device& device, int devices) {
+  STEPCAST_CHECK(devices >= 1, "no device at all");
+  Device slowest = device;
+  const double pace = 1 + device.spread * highest_of(devices);
+  slowest.kernels.matrix.efficiency /= pace;
+  for (auto& [name, attention] : slowest.kernels.attention) attention.sustained /= pace;
+  return slowest;
+}
 
 Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
   const Kernels& kernels = device.kernels;

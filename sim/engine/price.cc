@@ -211,7 +211,10 @@ Duration receive_price(const Job& job, const Cluster& cluster, const Transfer& t
 
 }  // namespace
 
-Prices price(const Job& job, const Cluster& cluster) {
+Prices price(const Job& job, const Cluster& given) {
+  // All ranks wait for each other in every step, so the slowest device's pace is everybody's.
+  Cluster cluster = given;
+  cluster.device = slowest_of(given.device, job.mesh.ranks());
   Prices prices;
   prices.ops.reserve(job.ops.size());
   prices.basis.reserve(job.ops.size());

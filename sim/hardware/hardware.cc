@@ -19,10 +19,10 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 30> kSourceKeys = {
+constexpr std::array<const char*, 31> kSourceKeys = {
     "die", "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
-    "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "multiprocessors", "cache",
-    "launch", "pass", "kernel_start", "streams",
+    "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "multiprocessors", "spread",
+    "cache", "launch", "pass", "kernel_start", "streams",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
     "nic_bandwidth", "nic_efficiency", "nic_latency", "box", "nccl", "description", "name"};
@@ -36,7 +36,8 @@ constexpr double kOversubscriptionMax = 1000;
 
 // NVIDIA/nccl src/graph/tuning.cc, Simple protocol, ring hop over PCIe.
 constexpr Seconds kPcieHop{5.7e-6};
-constexpr double kSlowMax = 1e6;  // a device that is a million times slower is a fault, not slow
+constexpr double kSpreadMax = 0.2;  // beyond it the slowest of a million would stand still
+constexpr double kSlowMax = 1e6;    // a device that is a million times slower is a fault, not slow
 
 // The kRanksMax of sim/program/mesh.h, which this floor does not include.
 constexpr std::int64_t kDevicesMax = std::int64_t{1} << 20;
@@ -303,6 +304,7 @@ Device read_device(const Document& document) {
   device.vector_rate = root.flop_rate("vector_rate");
   require_positive(root, "vector_rate", device.vector_rate.value);
   device.multiprocessors = static_cast<int>(root.integer("multiprocessors", {1, 1 << 20}));
+  device.spread = root.number("spread", 0, 0, kSpreadMax);
   device.cache = root.bytes("cache");
   require_not_negative(root, "cache", static_cast<double>(device.cache.count));
   device.launch = latency(root, "launch");

@@ -74,6 +74,9 @@ struct Device {
   bool fp8_transposes = true;
   FlopRate vector_rate;                   // fp32, outside the matrix units
   int multiprocessors = 0;                // SMs or CUs
+  // Devices of one kind are not equally fast where power or heat sets the clock: the standard
+  // deviation of their speed over its mean. The kernels' rates are those of the mean one.
+  double spread = 0;
   Bytes cache;                            // last-level cache
   Seconds launch;                         // host time to issue one kernel
   Seconds pass;                           // and, before its kernels, to begin one forward or

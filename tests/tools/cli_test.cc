@@ -250,6 +250,8 @@ TEST(Cli, SaysWhatItCannotImport) {
   expect_trouble("import nccl-tests README.md --out x --ranks 1", "--ranks: must be 2 to");
   expect_trouble("import nccl-tests --out x", "give at least one FILE");
   expect_trouble("import nccl-topology README.md --out x --ranks 8", "of nccl-tests only");
+  expect_trouble("import runs --device h100-sxm --without vtrain --out x", "no run is of that");
+  expect_trouble("import kernels README.md --without sc21 --out x", "--without is of runs only");
   expect_trouble("import nccl-topology README.md --out x", "README.md:");
   expect_trouble("import nvidia-smi-topo README.md --out x", "no matrix of devices");
   expect_trouble("time gemm --m 8 --n 8 --k 8 --device h100-sxm --profile x", "--profile is not a");

@@ -216,13 +216,25 @@ int import_kernels(const ImportArguments& a) {
   return 0;
 }
 
+std::vector<Json> rows_without(std::vector<Json> rows, const std::vector<std::string>& groups) {
+  for (const std::string& group : groups) {
+    const std::size_t had = rows.size();
+    std::erase_if(rows, [&](const Json& row) { return row.value("group", "") == group; });
+    if (rows.size() == had) {
+      throw Error("--without " + group, "no run is of that group; `stepcast validate` lists them");
+    }
+  }
+  return rows;
+}
+
 // Published runs, without a file those of configs/published: the device's profile, with what
 // kernels alone do not fix fitted to them.
 int import_runs(const ImportArguments& a) {
   if (a.device.empty()) throw Error("import", "give --device NAME: the runs of one are fitted");
   const std::string file = find_config("devices", a.device, "--device");
   const Device device = load_device(file);
-  const std::vector<Json> rows = a.files.empty() ? rows_of(shipped_runs()) : rows_of(a.files);
+  const std::vector<Json> rows = rows_without(
+      a.files.empty() ? rows_of(shipped_runs()) : rows_of(a.files), a.without);
   const FittedRuns fitted = fit_runs(device, rows, read_shipped());
   Profile profile;
   if (auto shipped = shipped_profile(device.name, "import")) {
@@ -308,6 +320,9 @@ int import_command(const ImportArguments& arguments) {
   }
   if (arguments.files.empty() && arguments.kind != "runs") {
     throw Error("import", "give at least one FILE; only runs come without one, from the shipped");
+  }
+  if (!arguments.without.empty() && arguments.kind != "runs") {
+    throw Error("import", "--without is of runs only");
   }
   if (arguments.kind == "nccl-tests") return import_nccl_tests(arguments);
   const bool of_tests = !arguments.collective.empty() || arguments.ranks || arguments.nodes ||

@@ -28,6 +28,7 @@ struct ImportArguments {
   std::string collective;
   std::optional<std::int64_t> ranks, nodes;
   bool in_place = false;               // the second group of columns
+  std::vector<std::string> without;    // runs: groups that the fit may not see
 };
 int import_command(const ImportArguments& arguments);
 

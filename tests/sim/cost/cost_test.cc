@@ -404,6 +404,30 @@ TEST(OpCost, AttentionInTrainingKeepsAShareOfTheRateOfABenchmark) {
   EXPECT_EQ(seconds(thin, device), seconds(thin, benchmark));
 }
 
+// Of 2 devices the slower one is 1 / sqrt(pi) = 0.564 standard deviations from the mean; Blom's
+// quantile, (2 - 3/8) / (2 + 1/4), is 0.589. Tables of normal order statistics (Harter, "Expected
+// Values of Normal Order Statistics", 1961): 1.424 for 8, 2.508 for 100, 2.855 for 300.
+TEST(OpCost, TheSlowestOfManyDevicesIsAsSlowAsOrderStatisticsSay) {
+  Device device = plain();
+  device.spread = 0.1;
+  const Gemm large = product(8192, 8192, 8192);
+  const Attention attention{Pass::kForward, 2, 32, 32, 8192, 8192, 128};
+  const auto slower = [&](const Op& op, int devices) {
+    return (seconds(op, slowest_of(device, devices)) / seconds(op, device) - 1) / device.spread;
+  };
+  EXPECT_NEAR(slower(attention, 1), 0, 1e-9);
+  EXPECT_NEAR(slower(attention, 2), 0.589, 0.001);
+  EXPECT_NEAR(slower(attention, 8), 1.424, 0.015);
+  EXPECT_NEAR(slower(attention, 100), 2.508, 0.015);
+  EXPECT_NEAR(slower(attention, 300), 2.855, 0.015);
+  EXPECT_NEAR(slower(large, 100), 2.508, 0.05);  // its start and its epilogue stay
+  const Pointwise fill{PointwiseKind::kFill, 8192, 8192, Dtype::kBf16, Dtype::kBf16, false};
+  EXPECT_EQ(slower(fill, 100), 0);  // bound by memory
+  const Device slowest = slowest_of(device, 100);
+  EXPECT_EQ(op_cost(attention, slowest, {.rested = true}).time.value,
+            op_cost(attention, device, {.rested = true}).time.value);
+}
+
 // Ten tiles too many for one wave cost a good part of a second one, smaller tiles or not; with no
 // loss for a partly filled wave (stream-k) a tenth.
 TEST(Gemm, APartlyFilledWaveCostsWhatTheDeviceSays) {

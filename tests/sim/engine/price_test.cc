@@ -60,6 +60,19 @@ TEST(Price, KnowsTheSlowDevicesThatRanksUse) {
   EXPECT_EQ(price(e.job, e.cluster).slow, (std::vector<double>{1, 1, 1.25, 1}));
 }
 
+// Four ranks wait for the slowest of them.
+TEST(Price, GoesAtThePaceOfTheSlowestDevice) {
+  PriceExample e;
+  const Prices equal = price(e.job, e.cluster);
+  e.cluster.device.spread = 0.1;
+  const Prices prices = price(e.job, e.cluster);
+  const Cost slowest = op_cost(e.job.ops[0], slowest_of(e.cluster.device, 4));
+  EXPECT_EQ(prices.ops[0], to_duration(slowest.time));
+  EXPECT_GT(prices.ops[0], equal.ops[0]);
+  EXPECT_EQ(prices.ops[1], equal.ops[1]);  // a fill
+  EXPECT_EQ(prices.transfers, equal.transfers);
+}
+
 // The tensor stream's all-reduce of 1 MiB takes memory (2.5 bytes a byte) and blocks; the fill
 // beside it is bound by memory. Two transfers in one node share its links; a group of one sends
 // nothing.
