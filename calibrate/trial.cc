@@ -26,6 +26,7 @@ Trial::Trial(const Job& job, const Body& body, const Compute& compute)
     : op(job.ops[static_cast<std::size_t>(compute.op)]) {
   place.batch = job.batch;
   place.tensor_ranks = job.mesh.degree(Axis::kTensor);
+  place.context = {job.batch.sequence_length, 0, job.mesh.degree(Axis::kContext)};
   place.batch_tokens = job.batch.sequence_length * job.batch.micro_batch;
   std::vector<TensorId> known;
   const auto index = [&](std::int32_t at) {

@@ -75,7 +75,8 @@ bool drops(const Op& op) {
 }
 
 DropoutRows dropout_rows(const Attention& op, const Work& work) {
-  return score_rows(work, op.heads, op.queries);
+  const bool shared = work.place.context.ranks > 1;
+  return score_rows(work, op.heads, shared ? work.place.batch.sequence_length : op.queries);
 }
 
 DropoutRows dropout_rows(const Pointwise& op, const Work& work) {
@@ -88,6 +89,7 @@ DropoutRows dropout_rows(const Pointwise& op, const Work& work) {
   rows.positions = batch.sequence_length;
   rows.first_token = work.place.token(0, op.rows);
   rows.sequences = batch.micro_batch;
+  rows.context = work.place.context;
   return rows;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "execute/context_share.h"
 #include "execute/dropout.h"
 #include "sim/program/program.h"
 
@@ -25,14 +26,16 @@ struct Place {
   std::int64_t tensor_rank = 0;  // coordinate on the tensor axis
   std::int64_t tensor_ranks = 1;
   std::int64_t batch_tokens = 1;  // of the global batch, over which the loss is a mean
+  ContextShare context = {};
 
-  // The token in the micro-batch, 0 .. s b - 1, that row `i` of a tensor of `rows` rows stands for.
+  // The token, of those of the micro-batch that the rank's context has, 0 .. s b / c - 1, that row
+  // `i` of a tensor of `rows` rows stands for; and its position in the sequence.
   std::int64_t token(std::int64_t i, std::int64_t rows) const {
-    const bool shared = rows < batch.sequence_length * batch.micro_batch;
+    const bool shared = rows < batch.sequence_length / context.ranks * batch.micro_batch;
     return shared ? tensor_rank * rows + i : i;
   }
   std::int64_t position(std::int64_t i, std::int64_t rows) const {
-    return token(i, rows) / batch.micro_batch;
+    return context.position(token(i, rows) / batch.micro_batch);
   }
 };
 

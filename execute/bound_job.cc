@@ -15,6 +15,8 @@ Place place_of(const Job& job, int rank) {
   place.batch = job.batch;
   place.tensor_rank = job.mesh.coordinate(rank, Axis::kTensor);
   place.tensor_ranks = job.mesh.degree(Axis::kTensor);
+  place.context = {job.batch.sequence_length, job.mesh.coordinate(rank, Axis::kContext),
+                   job.mesh.degree(Axis::kContext)};
   place.batch_tokens = job.batch.sequence_length * job.batch.micro_batch * job.batch.micro_batches *
                        job.mesh.degree(Axis::kData) * job.mesh.degree(Axis::kReplica);
   return place;
@@ -42,9 +44,10 @@ BoundJob::BoundJob(const Job& job, int rank)
       index_(job),
       place_(place_of(job, rank)),
       stage_(job.mesh.stage(rank)),
-      data_rank_(job.mesh.coordinate(rank, Axis::kData)),
-      batch_rank_(data_rank_ + static_cast<std::int64_t>(job.mesh.degree(Axis::kData)) *
-                                   job.mesh.coordinate(rank, Axis::kReplica)) {
+      share_rank_(job.mesh.index_in_group(rank, kStateAxes)),
+      batch_rank_(job.mesh.coordinate(rank, Axis::kData) +
+                  static_cast<std::int64_t>(job.mesh.degree(Axis::kData)) *
+                      job.mesh.coordinate(rank, Axis::kReplica)) {
   const auto chunks = static_cast<std::size_t>(index_.chunks());
   const auto batches = static_cast<std::size_t>(job.batch.micro_batches);
   slots_.resize(job.tensors.size() * (1 + chunks + chunks * batches), nullptr);
@@ -101,7 +104,7 @@ std::vector<float> BoundJob::initial_values(TensorId id, std::int32_t chunk, dou
   }
   STEPCAST_CHECK(whole_flat >= 0, "a share is one of a flat");
   const Flat& list = job_.flats[static_cast<std::size_t>(whole_flat)];
-  for_pieces(job_, list, data_rank_, [&](const Piece& piece) {
+  for_pieces(job_, list, share_rank_, [&](const Piece& piece) {
     initial.write(list.whole[piece.tensor], layer, piece.begin, piece.elements,
                   out.data() + piece.at);
   });
@@ -121,8 +124,10 @@ Dropout BoundJob::dropout(const Op& op, std::span<const TensorId> reads,
   // Forward writes a mask, or lse, behind its result; backward reads the mask, or lse before d_o.
   const auto* attention = std::get_if<Attention>(&op);
   const bool attends_back = attention != nullptr && attention->pass == Pass::kBackward;
+  std::size_t behind = 0;
+  if (attends_back) behind = attention->source == KeySource::kPassed ? 2 : 1;
   const TensorId kept =
-      writes.size() > 1 ? writes[1] : reads[reads.size() - (attends_back ? 2 : 1)];
+      !attends_back && writes.size() > 1 ? writes[1] : reads[reads.size() - 1 - behind];
   const Label label = tensor(kept).label;
   const std::string_view name = job_.names[static_cast<std::size_t>(label.name)];
   const std::int64_t layer =
@@ -142,12 +147,13 @@ std::span<const std::int64_t> BoundJob::tokens(TensorId id, const Call& call, st
   const std::int64_t global = place_.batch_tokens / batch.sequence_length;
   const std::int64_t first = step * global + first_sequence(call);
   const std::int64_t shift = use == DataUse::kTargets ? 1 : 0;
-  tokens_.resize(static_cast<std::size_t>(batch.sequence_length * batch.micro_batch));
+  const std::int64_t here = batch.sequence_length / place_.context.ranks;
+  tokens_.resize(static_cast<std::size_t>(here * batch.micro_batch));
   for (std::int64_t j = 0; j < batch.micro_batch; ++j) {
     corpus.read(first + j, batch.sequence_length + 1, sequence_.data());
-    for (std::int64_t i = 0; i < batch.sequence_length; ++i) {
+    for (std::int64_t i = 0; i < here; ++i) {
       tokens_[static_cast<std::size_t>(i * batch.micro_batch + j)] =
-          sequence_[static_cast<std::size_t>(i + shift)];
+          sequence_[static_cast<std::size_t>(place_.context.position(i) + shift)];
     }
   }
   return tokens_;
@@ -161,7 +167,7 @@ bool BoundJob::is_flat(std::span<const TensorId> tensors) const {
   return !tensors.empty() && index_.flat_of(tensors[0]) >= 0;
 }
 
-// The share of data rank `member` of every flat that the tensors make up, padded.
+// The share of `member` of kStateAxes of every flat that the tensors make up, padded.
 void BoundJob::collect_share(std::span<const TensorId> tensors, std::int64_t member,
                             std::vector<Stretch>& out) {
   for (std::size_t i = 0; i < tensors.size();) {
@@ -201,13 +207,17 @@ void BoundJob::carried(const Transfer& transfer, std::span<const TensorId> reads
     if (transfer.bytes.count >= bytes) return;
     // Fewer bytes than the tensors hold: this rank's share of them.
     out.out.clear();
-    return collect_share(writes, data_rank_, out.out);
+    return collect_share(writes, share_rank_, out.out);
   }
   const bool scatters = transfer.kind == TransferKind::kReduceScatter;
   const bool flat = is_flat(scatters ? reads : writes);
+  if (transfer.kind == TransferKind::kSendReceive) {
+    collect(reads, out.in);
+    return collect(writes, out.out);
+  }
   const auto side = [&](std::span<const TensorId> tensors, bool whole, std::vector<Stretch>& to) {
     if (flat && whole) return collect_flat(tensors, members, to);
-    if (flat && is_flat(tensors)) return collect_share(tensors, data_rank_, to);
+    if (flat && is_flat(tensors)) return collect_share(tensors, share_rank_, to);
     collect(tensors, to);
   };
   side(reads, scatters, out.in);
@@ -239,7 +249,7 @@ std::vector<Stretch> BoundJob::counted(const Update& op, std::span<const TensorI
       continue;
     }
     const Flat& list = job_.flats[static_cast<std::size_t>(flat)];
-    for_pieces(job_, list, data_rank_, [&](const Piece& piece) {
+    for_pieces(job_, list, share_rank_, [&](const Piece& piece) {
       const TensorId part = list.whole[piece.tensor];
       if (!counts(part)) return;
       out.push_back(share >= 0 ? stretch(id).part(piece.at, piece.elements)
@@ -301,7 +311,7 @@ std::vector<StateStretch> BoundJob::owned(const Update& op, std::span<const Tens
   }
   const int flat = index_.flat_of(weights[0]);
   STEPCAST_CHECK(flat >= 0, "an update of a share names the tensors of a flat");
-  for_pieces(job_, job_.flats[static_cast<std::size_t>(flat)], data_rank_,
+  for_pieces(job_, job_.flats[static_cast<std::size_t>(flat)], share_rank_,
              [&](const Piece& p) { add(p.tensor, p.begin, p.at, p.elements); });
   return out;
 }
@@ -312,7 +322,7 @@ std::vector<Stretch> BoundJob::share_for_copy(const Pointwise& op, std::span<con
   if (op.kind != PointwiseKind::kCast || !is_flat(reads)) return out;
   std::int64_t whole = 0;
   for (const TensorId id : reads) whole += tensor(id).shape.elements();
-  if (tensor(writes[0]).shape.elements() < whole) collect_share(reads, data_rank_, out);
+  if (tensor(writes[0]).shape.elements() < whole) collect_share(reads, share_rank_, out);
   return out;
 }
 

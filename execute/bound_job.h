@@ -42,7 +42,8 @@ struct StateStretch {
 
 // What a collective takes from this rank and where its result goes, in the order in which the
 // numbers travel. all_reduce: `out` alone, in place. reduce_scatter: `in` is everybody's pieces,
-// member by member, `out` one's own; all_gather the other way round.
+// member by member, `out` one's own; all_gather the other way round. A shift: `in` goes to the next
+// member, `out` comes from the one before.
 struct Carried {
   std::vector<Stretch> in, out;
 };
@@ -87,7 +88,7 @@ class BoundJob {
   std::span<const std::int64_t> tokens(TensorId id, const Call& call, std::int64_t step,
                                        const Corpus& corpus);
 
-  // The group's members are the data ranks where a flat is carried. Of the current call.
+  // The group's members are those of kStateAxes where a flat is carried. Of the current call.
   void carried(const Transfer& transfer, std::span<const TensorId> reads,
                std::span<const TensorId> writes, std::size_t members, Carried& out);
   // The stretches whose squares count on this rank: each element of the model once (see Update in
@@ -99,7 +100,7 @@ class BoundJob {
   // The tensor that holds the norm among an update's reads, or -1: no clipping.
   TensorId norm_of(const Update& op, std::span<const TensorId> reads,
                    std::span<const TensorId> writes) const;
-  // A copy that takes this data rank's share of whole tensors: where it comes from; else empty.
+  // A copy that takes this rank's share of whole tensors: where it comes from; else empty.
   std::vector<Stretch> share_for_copy(const Pointwise& op, std::span<const TensorId> reads,
                                       std::span<const TensorId> writes);
 
@@ -108,7 +109,7 @@ class BoundJob {
   const JobIndex index_;
   Place place_;
   const int stage_;
-  const std::int64_t data_rank_;   // coordinate on the data axis: which share of a flat
+  const std::int64_t share_rank_;  // index among kStateAxes: which share of a flat
   const std::int64_t batch_rank_;  // among data x replica: which part of the batch
   Call call_;
 

@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "execute/context_share.h"
 #include "execute/host_device.h"
 
 namespace stepcast {
@@ -89,20 +90,23 @@ inline DropoutRule dropout_rule(double rate, std::uint64_t key, const std::uint3
 }
 
 // Which rows of the model the rows of a rank's tensor are (see above). Of tokens, row i is that of
-// token first_token + i of the micro-batch; of scores, its rows are (document, head, query).
+// token first_token + i of the micro-batch's on its context rank; of scores, its rows are
+// (document, head, query).
 struct DropoutRows {
   std::int64_t first_sequence = 0;  // of the micro-batch, in the global batch
   std::int64_t sequences = 1;       // of the micro-batch
   std::int64_t positions = 1;       // of a sequence; of scores: of a document
   bool scores = false;
   std::int64_t first_token = 0;
+  ContextShare context = {};   // of tokens
   std::int64_t documents = 1;  // of a sequence. The micro-batch's are numbered sequence first
   std::int64_t first_head = 0, heads = 1, model_heads = 1;  // of this rank, of all
 
   STEPCAST_HD std::int64_t of(std::int64_t i) const {
     if (!scores) {
       const std::int64_t token = first_token + i;
-      return (first_sequence + token % sequences) * positions + token / sequences;
+      const std::int64_t position = context.position(token / sequences);
+      return (first_sequence + token % sequences) * positions + position;
     }
     const std::int64_t local = i / positions / heads;
     const std::int64_t document =

@@ -28,16 +28,28 @@ std::string dropout_fault(const Job& job, const Op& op) {
   return fits ? "" : "these are not the scores of whole sequences";
 }
 
+// Each context rank has its part of every sequence, and knows whose keys it meets.
+std::string context_fault(const Job& job, const Attention& op, std::string other) {
+  const std::int64_t ranks = job.mesh.degree(Axis::kContext);
+  if (!other.empty() || (ranks == 1 && op.source == KeySource::kOwn)) return other;
+  const bool parts = job.batch.sequence_length == ranks * op.queries && op.queries % 2 == 0;
+  bool fits = op.causal && op.keys == op.queries;
+  if (op.source == KeySource::kGathered) fits = op.causal && op.keys == ranks * op.queries;
+  if (op.source == KeySource::kPassed) {
+    fits = !op.causal && op.keys == op.queries / 2 && op.step < ranks;
+  }
+  return parts && fits ? "" : "these are not the queries and keys of two stretches a context rank";
+}
+
 }  // namespace
 
 std::string executable(const Job& job) {
   if (job.batch == Batch{}) return "the job does not say its batch";
-  if (job.mesh.degree(Axis::kContext) > 1 || job.mesh.degree(Axis::kExpert) > 1) {
-    return "context and expert parallelism are not carried out yet";
-  }
+  if (job.mesh.degree(Axis::kExpert) > 1) return "expert parallelism is not carried out yet";
   for (const Op& op : job.ops) {
     std::string fault = unsupported(op);
     if (fault.empty() && drops(op)) fault = dropout_fault(job, op);
+    if (const auto* a = std::get_if<Attention>(&op)) fault = context_fault(job, *a, fault);
     if (!fault.empty()) return fmt::format("'{}': {}", to_text(op), fault);
   }
   for (const Tensor& tensor : job.tensors) {

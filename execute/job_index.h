@@ -59,7 +59,7 @@ inline std::int64_t flat_elements(const Job& job, const Flat& flat) {
   return sum;
 }
 inline std::int64_t share_elements(const Job& job, const Flat& flat) {
-  const std::int64_t ranks = job.mesh.degree(Axis::kData);
+  const std::int64_t ranks = job.mesh.group_size(kStateAxes);
   return (flat_elements(job, flat) + ranks - 1) / ranks;
 }
 

@@ -50,6 +50,7 @@ class Rank : private BoundJob {
   std::span<float> pack(std::span<const Stretch> stretches, std::vector<float>& buffer);
   static void unpack(std::span<const float> values, std::span<const Stretch> stretches);
   void all_reduce(const Transfer& transfer, const Group& members);
+  void shift(const Transfer& transfer, const Group& members, Stream stream);
   void count_sent(const Transfer& transfer, std::span<const Stretch> stretches);
 
   const ExecuteOptions& options_;

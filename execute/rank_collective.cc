@@ -81,6 +81,21 @@ void Rank::all_reduce(const Transfer& transfer, const Group& members) {
   unpack(packed, all);
 }
 
+// All members at once: nobody's send waits for its receive.
+void Rank::shift(const Transfer& transfer, const Group& members, Stream stream) {
+  const std::size_t n = members.members.size(), me = members.index;
+  const auto bytes = [](const Stretch& s) {
+    return std::span<std::byte>(s.data, static_cast<std::size_t>(s.bytes()));
+  };
+  count_sent(transfer, carried_.out);
+  for (const Stretch& one : carried_.in) {
+    transport_.send(members.members[(me + 1) % n], stream, bytes(one));
+  }
+  for (const Stretch& one : carried_.out) {
+    transport_.receive(members.members[(me + n - 1) % n], stream, bytes(one));
+  }
+}
+
 void Rank::collective(const Body& body, const Collective& collective) {
   const Transfer& transfer = job_.transfers[static_cast<std::size_t>(collective.transfer)];
   const auto reads = ids(body, collective.operands, false);
@@ -89,6 +104,8 @@ void Rank::collective(const Body& body, const Collective& collective) {
   carried(transfer, reads, writes, members.members.size(), carried_);
   if (transfer.kind == TransferKind::kAllReduce) {
     all_reduce(transfer, members);
+  } else if (transfer.kind == TransferKind::kSendReceive) {
+    shift(transfer, members, collective.stream);
   } else {
     const bool scatters = transfer.kind == TransferKind::kReduceScatter;
     count_sent(transfer, scatters ? carried_.in : carried_.out);

@@ -104,18 +104,14 @@ void Backward::rule(const Node& node, const Gemm& op) {
 }
 
 void Backward::rule(const Node& node, const Attention& op) {
-  const ValueId d_out = gradient(node.out[0]);
-  const ValueId qkv = want(node.in[node.in.size() - 1]);
-  const ValueId qk = node.in.size() > 1 ? want(node.in[0]) : kNoValue;
-  want(node.out[0]);
-  want(node.out[1]);
-  const ValueId d_qkv = contribution(qkv);
-  Attention backward = op;
-  backward.pass = Pass::kBackward;
-  backward.deterministic = options_.deterministic;
-  push(make(node, ".gradient", backward, {qk, qkv, node.out[0], node.out[1], d_out}, {d_qkv}));
-  give(node, qkv, d_qkv);
-  if (qk != kNoValue) gradient_[static_cast<std::size_t>(qk)] = d_qkv;
+  switch (op.source) {
+    case KeySource::kOwn:
+      if (!ring_.empty()) return ring(node, op);
+      own_attention(node, op);
+      return;
+    case KeySource::kGathered: return gathered_attention(node, op);
+    case KeySource::kPassed: return ring_.push_back(node);  // until the rank's own comes
+  }
 }
 
 void Backward::rule(const Node& node, const Norm& op) {
@@ -216,6 +212,17 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       give(node, node.in[0], d);
       return;
     }
+    case PointwiseKind::kKeysValues: {
+      const ValueId d_qkv = gradient(node.in[node.in.size() - 1]);  // attention made it
+      STEPCAST_CHECK(d_qkv != kNoValue, "keys and values that no attention reads");
+      Pointwise backward = op;
+      backward.kind = PointwiseKind::kKeysValuesBackward;
+      push(make(node, ".gradient", backward, {dy, d_qkv}, {d_qkv}));
+      return;
+    }
+    case PointwiseKind::kMergeAttention:  // each part's rule takes the merged result
+      gradient_[static_cast<std::size_t>(node.in[2])] = dy;
+      return;
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:  // rounding is not differentiated
       return alias(node, node.in[0], dy);
@@ -255,6 +262,9 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
   back.name += ".gradient";
   back.phase = Phase::kBackward;
   switch (exchange.kind) {
+    case ExchangeKind::kShift:
+      STEPCAST_CHECK(false, "the gradients of a ring are its attention's business");
+      break;
     case ExchangeKind::kAllReduce:
       break;  // every rank holds the whole gradient of the sum already
     case ExchangeKind::kEnter: {
@@ -276,7 +286,7 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
       }
       back.work = Exchange{exchange.kind == ExchangeKind::kAllGather ? ExchangeKind::kReduceScatter
                                                                      : ExchangeKind::kAllGather,
-                           Reduction::kSum};
+                           Reduction::kSum, false, exchange.axis};
       back.in = {d};
       back.out = {dx};
       push(std::move(back));

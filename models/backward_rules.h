@@ -1,4 +1,5 @@
-// The walk of backward.cc, for the gradient rules that write into it. Internal to these two.
+// The walk of backward.cc, for the gradient rules that write into it (backward_rules.cc,
+// backward_context.cc). Internal to these three.
 #pragma once
 
 #include <string_view>
@@ -62,6 +63,12 @@ class Backward {
   ValueId columns_of(const Node& node, ValueId copy, std::string_view suffix);
   void scores(const Node& node, const Gemm& op);
   void context(const Node& node, const Gemm& op);
+  Attention backward_of(const Attention& op) const;
+  ValueId own_attention(const Node& node, const Attention& op);
+  void gathered_attention(const Node& node, const Attention& op);
+  void ring(const Node& own, const Attention& op);
+  ValueId passed_on(ValueId next) const;
+  ValueId shift(const Node& like_node, std::string_view suffix, ValueId from, ValueId to);
   void rule(const Node& node, const Attention& op);
   void rule(const Node& node, const Norm& op);
   void rule(const Node& node, const Pointwise& op);
@@ -79,6 +86,7 @@ class Backward {
   std::vector<ValueId> weight_gradient_;  // by value
   std::vector<std::int32_t> dropped_;     // by value: its slice, or -1
   std::vector<bool> rerun_;               // by slice
+  std::vector<Node> ring_;     // attention to passed keys, visited before that to the rank's own
   std::vector<Node> pending_;  // a weight gradient and its copies; waits for an exchange to start
 };
 

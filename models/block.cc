@@ -36,6 +36,12 @@ void Block::exchange(std::string_view node_name, ExchangeKind kind, Values in, V
                    NodeUse::kPlain, Phase::kForward});
 }
 
+void Block::context_exchange(std::string_view node_name, ExchangeKind kind, ValueId in, ValueId out,
+                             std::uint16_t modules) {
+  exchange(node_name, kind, {in}, {out}, modules);
+  std::get<Exchange>(nodes.back().work).axis = Axis::kContext;
+}
+
 Flops forward_flops(const Block& block) {
   Flops sum;
   for (const Node& node : block.nodes) {

@@ -51,19 +51,23 @@ struct Value {
   Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
 };
 
-// What tensor-parallel ranks exchange, and what its gradient is (Megatron's f, g and their
-// sequence-parallel forms; Shoeybi et al. 2019, Korthikanti et al. 2022):
+// What the ranks of an axis exchange, and what its gradient is. Of the tensor axis (Megatron's f, g
+// and their sequence-parallel forms; Shoeybi et al. 2019, Korthikanti et al. 2022):
 enum class ExchangeKind : std::uint8_t {
   kEnter,          // forward nothing; backward all-reduces the gradient of its input     (f)
   kAllReduce,      // forward in place; backward nothing                                  (g)
   kAllGather,      // forward gathers rows; backward reduce-scatters the gradient
   kReduceScatter,  // forward reduces and scatters rows; backward all-gathers the gradient
+  // Of the context axis: keys and values are gathered (kAllGather), or
+  kShift,          // go to the next rank, those of the one before come. Backward passes them round
+                   // once more, with their gradients (Backward::ring)
 };
 struct Exchange {
   ExchangeKind kind = ExchangeKind::kEnter;
   Reduction reduction = Reduction::kSum;
   // kReduceScatter: the gradient is quantised before it is gathered, and crosses in 8 bits.
   bool eight_bit_gradient = false;
+  Axis axis = Axis::kTensor;
 };
 
 // Which part of a layer a node belongs to, as "recompute": {"modules": [...]} names them.
@@ -80,6 +84,7 @@ enum Module : std::uint16_t {
   kModuleUp = 128,
   kModuleProjection = 256,
   kModuleQkv = 512,
+  kModuleQuantize = 1024,
 };
 
 // How a node is to be differentiated where its Op alone does not tell.
@@ -134,6 +139,9 @@ struct Block {
   void exchange(std::string_view node_name, ExchangeKind kind, Values in, Values out,
                 std::uint16_t modules = 0,
                 Reduction reduction = Reduction::kSum);
+  // Between context ranks.
+  void context_exchange(std::string_view node_name, ExchangeKind kind, ValueId in, ValueId out,
+                        std::uint16_t modules);
 };
 
 // The forward work of a block, for balancing stages. Exchanges count nothing.

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "models/recompute.h"
+#include "models/stack.h"
 
 namespace stepcast {
 
@@ -181,6 +182,7 @@ void KindMaker::write_fragments() {
 BlockKind KindMaker::run() {
   kind_.numbered = block().numbered;
   kind_.checkpointed = kind_.numbered && plan_.recompute == Recompute::kFull;
+  if (plan_.scan_layers && kind_.numbered && !kind_.checkpointed) stack_saved(derived_);
   assign_slots();
   write_fragments();
   return std::move(kind_);

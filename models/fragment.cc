@@ -42,6 +42,7 @@ class FragmentWriter {
 
  private:
   struct Flight {
+    Stream stream = Stream::kTensor;
     EventId event = 0;
     Values operands;
     Values written;
@@ -66,7 +67,7 @@ class FragmentWriter {
   void fill(const Node& node, ValueId v, const Value& value);
   void free_if_done(ValueId id, std::int32_t now);
   void settle(std::size_t flight, std::int32_t now);
-  void settle_what_touches(const Node& node, std::int32_t now);
+  void settle_what_touches(const Node& node, Stream stream, std::int32_t now);
   void compute(const Node& node, const Op& op);
   void exchange(std::int32_t at, const Exchange& exchange);
   bool is_product_on(std::int32_t at, ValueId taken, ValueId made) const;
@@ -126,9 +127,19 @@ void FragmentWriter::settle(std::size_t flight, std::int32_t now) {
   for (ValueId v : landed.operands) free_if_done(v, now);
 }
 
-// Compute must wait for an exchange whose result it touches, or whose operand it overwrites.
-void FragmentWriter::settle_what_touches(const Node& node, std::int32_t now) {
+Stream stream_of(Axis axis) {
+  STEPCAST_CHECK(axis == Axis::kTensor || axis == Axis::kContext, "an exchange within a layer");
+  return axis == Axis::kTensor ? Stream::kTensor : Stream::kContext;
+}
+
+// Compute, or what follows it, must wait for an exchange whose result it touches, or whose operand
+// it overwrites. What is next on the exchange's own stream comes behind it anyway.
+void FragmentWriter::settle_what_touches(const Node& node, Stream stream, std::int32_t now) {
   for (std::size_t f = 0; f < flights_.size();) {
+    if (flights_[f].stream == stream) {
+      ++f;
+      continue;
+    }
     bool touches = false;
     for (ValueId v : node.in) touches = touches || has(flights_[f].written, v);
     for (ValueId v : node.out) touches = touches || has(flights_[f].operands, v);
@@ -172,23 +183,26 @@ void FragmentWriter::exchange(std::int32_t at, const Exchange& exchange) {
   const Node& node = nodes_[static_cast<std::size_t>(at)];
   allocate(node);
   const auto bytes = [&](ValueId v) { return block_.values[static_cast<std::size_t>(v)].bytes(); };
-  Transfer transfer{TransferKind::kAllReduce, Axis::kTensor, false, bytes(node.in[0])};
+  const Stream stream = stream_of(exchange.axis);
+  Transfer transfer{TransferKind::kAllReduce, exchange.axis, false, bytes(node.in[0])};
   transfer.reduction = exchange.reduction;
   if (exchange.kind == ExchangeKind::kAllGather) {
     transfer.kind = TransferKind::kAllGather;
     transfer.bytes = bytes(node.out[0]);
   } else if (exchange.kind == ExchangeKind::kReduceScatter) {
     transfer.kind = TransferKind::kReduceScatter;
+  } else if (exchange.kind == ExchangeKind::kShift) {
+    transfer.kind = TransferKind::kSendReceive;
   }
   const auto done = static_cast<EventId>(kTensorDone + next_event_);
   next_event_ = static_cast<EventId>((next_event_ + 1) % kTensorDones);
   out_.code.emplace_back(Record{Stream::kCompute, kComputeReady});
-  out_.code.emplace_back(Wait{Stream::kTensor, kComputeReady});
+  out_.code.emplace_back(Wait{stream, kComputeReady});
   out_.code.emplace_back(Collective{tables_.transfer(transfer), operands(node),
-                                    tables_.label(node.name), Stream::kTensor, phase(node),
+                                    tables_.label(node.name), stream, phase(node),
                                     pieces(at, exchange)});
-  out_.code.emplace_back(Record{Stream::kTensor, done});
-  Flight flight{done, node.in, node.out};
+  out_.code.emplace_back(Record{stream, done});
+  Flight flight{stream, done, node.in, node.out};
   for (ValueId v : node.out) {
     if (!has(flight.operands, v)) flight.operands.add(v);
   }
@@ -207,13 +221,15 @@ Fragment FragmentWriter::run() {
     const Node& node = nodes_[static_cast<std::size_t>(n)];
     if (silent(node)) continue;
     if (const auto* op = std::get_if<Op>(&node.work)) {
-      settle_what_touches(node, n - 1);
+      settle_what_touches(node, Stream::kCompute, n - 1);
       compute(node, *op);
     } else {
       // An event must not be recorded again before its Wait stands.
       if (flights_.size() + 1 >= static_cast<std::size_t>(kTensorDones)) settle(0, n - 1);
-      exchange(n, std::get<Exchange>(node.work));
-      if (!options_.overlap) settle(flights_.size() - 1, n);
+      const auto& what = std::get<Exchange>(node.work);
+      settle_what_touches(node, stream_of(what.axis), n - 1);
+      exchange(n, what);
+      if (!options_.overlap && what.axis == Axis::kTensor) settle(flights_.size() - 1, n);
     }
     for (ValueId v : node.in) free_if_done(v, n);
     for (ValueId v : node.out) free_if_done(v, n);

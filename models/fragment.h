@@ -65,13 +65,14 @@ struct FragmentOptions {
   std::vector<bool> live;   // by value: allocated before
   std::vector<bool> keep;   // by value: not freed here
   bool recompute = false;   // all of it is run again: phases become kRecompute
-  bool overlap = true;      // compute waits for an exchange only where it needs the result
+  bool overlap = true;      // compute waits for an exchange between tensor ranks only where it
+                            // needs the result; for one between context ranks in any case so
   std::int16_t pieces = 1;  // of an exchange beside the product that takes, or makes, what it moves
   std::uint16_t filled = kFilledNone;  // of Filled: made by these, a tensor is filled first
 };
 
 // Turns nodes into instructions: allocates an activation before its first write (and fills it where
-// options.filled says so), frees it after its last use; starts exchanges on the tensor stream and
+// options.filled says so), frees it after its last use; starts exchanges on their axis's stream and
 // waits for them before the first use of what they write. `slots` gives each value's slot. Labels
 // have no layer yet. Cost: linear.
 Fragment write_fragment(Tables& tables, const Block& block, const std::vector<Node>& nodes,

@@ -72,7 +72,8 @@ BodyId Lowering::write_clip() {
   AxisSet axes;
   for (Axis axis : {Axis::kTensor, Axis::kData, Axis::kPipeline}) {
     const bool split = axis != Axis::kData || plan_.effective_zero() >= 1;
-    if (split && job_.mesh.degree(axis) > 1) axes = axes | AxisSet(axis);
+    const AxisSet all = axis == Axis::kData ? state_axes(plan_) : AxisSet(axis);
+    if (split && job_.mesh.group_size(all) > 1) axes = axes | all;
   }
   if (!plan_.clip_gradients) axes = {};
   if (axes.empty() && !plan_.optimizer_sync) return -1;

@@ -37,16 +37,40 @@ Trouble degree_trouble(const Plan& plan) {
     if (degree < 1)
       return trouble("parallel", key, fmt::format("must be at least 1, is {}", degree));
   }
-  for (const auto& [key, degree] : {degrees[1], degrees[2]}) {
-    if (degree == 1) continue;
+  if (plan.expert != 1) {
     return trouble(
-        "parallel", key,
-        fmt::format("{} parallelism is not covered yet; {} must be 1, is {}", key, key, degree));
+        "parallel", "expert",
+        fmt::format("expert parallelism is not covered yet; expert must be 1, is {}", plan.expert));
   }
   if (plan.ranks() > kRanksMax) {
     return trouble("parallel", "data",
-                   fmt::format("tensor {} x pipeline {} x data {} = {} ranks, at most {}",
-                               plan.tensor, plan.pipeline, plan.data, plan.ranks(), kRanksMax));
+                   fmt::format("{} x data {} = {} ranks, at most {}", model_degrees_text(plan),
+                               plan.data, plan.ranks(), kRanksMax));
+  }
+  return std::nullopt;
+}
+
+// Each context rank has two stretches of the sequence (Batch in sim/program/program.h), of which
+// tensor ranks take equal parts under sequence parallelism.
+Trouble context_trouble(const Plan& plan) {
+  if (plan.context == 1) return std::nullopt;
+  const std::int64_t stretches = 2 * plan.context;
+  if (plan.sequence_length % stretches != 0) {
+    return trouble("batch", "sequence_length",
+                   fmt::format("context {} cuts the sequence into {} stretches, but {} is not a "
+                               "multiple of that; use {}",
+                               plan.context, stretches, plan.sequence_length,
+                               nearest_multiples(plan.sequence_length, stretches)));
+  }
+  if (plan.attended() < plan.sequence_length) {
+    return trouble("batch", "document_length",
+                   "documents packed into a sequence that context ranks share are not covered yet; "
+                   "set it to 0, or parallel.context to 1");
+  }
+  if (!plan.fused_attention) {
+    return trouble("parallel", "context",
+                   "unfused attention takes the scores of a whole sequence; set attention to "
+                   "\"fused\", or context to 1");
   }
   return std::nullopt;
 }
@@ -64,7 +88,7 @@ Trouble pieces_trouble(const Plan& plan) {
                                "set both to true, or tensor_pieces to 1",
                                plan.tensor_pieces));
   }
-  const std::int64_t tokens = plan.sequence_length * plan.micro_batch;
+  const std::int64_t tokens = plan.tokens();
   if (tokens % plan.tensor_pieces != 0) {
     return trouble("parallel", "tensor_pieces",
                    fmt::format("{} tokens of a micro-batch are not {} equal pieces; use {}", tokens,
@@ -141,12 +165,15 @@ Trouble batch_trouble(const Plan& plan) {
                                "most {}",
                                plan.micro_batches(), chunks, most));
   }
-  if (plan.sequence_parallel && plan.sequence_length % plan.tensor != 0) {
+  const std::int64_t parts = plan.context * plan.tensor;
+  if (plan.sequence_parallel && plan.sequence_length % parts != 0) {
+    const std::string context =
+        plan.context > 1 ? fmt::format("context {} x ", plan.context) : std::string();
     return trouble("batch", "sequence_length",
                    fmt::format("sequence_parallel splits the sequence, but {} is not a multiple of "
-                               "tensor {}; use {}",
-                               plan.sequence_length, plan.tensor,
-                               nearest_multiples(plan.sequence_length, plan.tensor)));
+                               "{}tensor {}; use {}",
+                               plan.sequence_length, context, plan.tensor,
+                               nearest_multiples(plan.sequence_length, parts)));
   }
   return std::nullopt;
 }
@@ -302,15 +329,22 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
 
 }  // namespace
 
+std::string model_degrees_text(const Plan& plan) {
+  const std::string context =
+      plan.context > 1 ? fmt::format(" x context {}", plan.context) : std::string();
+  return fmt::format("tensor {}{} x pipeline {}", plan.tensor, context, plan.pipeline);
+}
+
 const std::vector<std::string> kRecomputeModules = {
-    "attention_core", "norm", "activation", "mlp", "attention", "projection", "up", "qkv"};
+    "attention_core", "norm", "activation", "mlp",     "attention",
+    "projection",     "up",   "qkv",        "quantize", "context"};
 
 Mesh Plan::mesh() const {
   Mesh mesh;
   mesh.degree(Axis::kTensor) = static_cast<int>(tensor);
   mesh.degree(Axis::kContext) = static_cast<int>(context);
   mesh.degree(Axis::kExpert) = static_cast<int>(expert);
-  mesh.degree(Axis::kData) = static_cast<int>(shards());
+  mesh.degree(Axis::kData) = static_cast<int>(shards() / context);
   mesh.degree(Axis::kReplica) = static_cast<int>(replicas());
   mesh.degree(Axis::kPipeline) = static_cast<int>(pipeline);
   if (!order.empty()) {
@@ -336,8 +370,8 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
 }
 
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
-  for (const auto rule : {degree_trouble, pieces_trouble, pipeline_trouble, batch_trouble,
-                          sharding_trouble, precision_trouble}) {
+  for (const auto rule : {degree_trouble, context_trouble, pieces_trouble, pipeline_trouble,
+                          batch_trouble, sharding_trouble, precision_trouble}) {
     if (Trouble found = rule(plan)) return found;
   }
   return std::nullopt;

@@ -24,6 +24,13 @@ enum class StageLayout : std::uint8_t {
   kBalanced,  // the slowest chunk as fast as possible, embedding and head counted by their FLOPs
   kGiven,     // Plan::stages
 };
+// How the ranks of a context axis see each other's keys and values.
+enum class ContextExchange : std::uint8_t {
+  kRing,       // block by block round a ring, each beside attention on the block before (Liu et al.
+               // 2023, "Ring Attention"; Transformer Engine's p2p)
+  kAllGather,  // gathered before attention, their gradients reduced and scattered behind it
+               // (Llama 3, section 3.3.2; Transformer Engine's all_gather)
+};
 enum class Recompute : std::uint8_t {
   kNone,
   kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers';
@@ -64,7 +71,7 @@ enum class CrossEntropy : std::uint8_t {
   kParallel,           // one kernel a part; fp32 probabilities beside the logits
   kTorch,              // PyTorch's, on an fp32 copy that turns into the probabilities
   kMegatron,           // Megatron-LM's vocab_parallel_cross_entropy, as written, on such a copy
-  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py): one kernel a part; an
+  kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py), compiled by parts: an
                        // fp32 copy of the logits, and fp32 probabilities beside it
   kTransformerEngine,  // one kernel a direction; probabilities and gradient overwrite the logits
 };
@@ -110,8 +117,9 @@ struct Plan {
   bool tensor_overlap = true;          // backward's tensor collectives run beside weight gradients
   std::int64_t tensor_pieces = 1;      // a layer's exchanges are moved in so many pieces beside the
                                        // product that takes or makes them
-  std::int64_t context = 1;            // degrees of context and expert other than 1 are refused
-  std::int64_t expert = 1;             // until their lowering exists
+  std::int64_t context = 1;            // ranks that share a sequence
+  ContextExchange context_exchange = ContextExchange::kRing;
+  std::int64_t expert = 1;             // degrees other than 1 are refused until it is lowered
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
   std::int64_t pipeline = 1;
   std::int64_t virtual_stages = 1;     // chunks a stage (interleaved)
@@ -130,7 +138,8 @@ struct Plan {
                                        // updates a share only; else their share (reduce-scatter)
   bool overlap = true;                 // gradient reduction beside backward, gathers beside compute
   std::int64_t prefetch = 1;           // ZeRO-3: units gathered ahead
-  std::int64_t shard_group = 0;        // hybrid sharding: ranks that share one copy; 0: all of data
+  std::int64_t shard_group = 0;        // hybrid sharding: data ranks that share one copy (with
+                                       // their context ranks); 0: all of data
   bool reshard_after_forward = true;   // ZeRO-3: gather again in backward; false: gathered once a
                                        // step and whole until the last backward
 
@@ -156,6 +165,8 @@ struct Plan {
   bool dropout = false;                // the model's dropout is active
   double dropout_rate = kDropoutRate;  // with this probability; costs nothing, changes the numbers
   bool clip_gradients = true;          // global norm: all ranks all-reduce before the update
+  bool scan_layers = false;            // the layers are one loop over stacked tensors: what one of
+                                       // them saves is copied into its stack (stack.h)
 
   // Bit for bit the same again: new tensors are filled before they are written, those of `filled`
   // (of Filled; left out, PyTorch's own). What is computed is the same in any case.
@@ -184,12 +195,15 @@ struct Plan {
 
   bool operator==(const Plan&) const = default;
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
-  std::int64_t shards() const { return shard_group > 0 ? shard_group : data; }
+  // Over what a copy of the state may be sharded: kStateAxes (sim/program/program.h).
+  std::int64_t shards() const { return context * (shard_group > 0 ? shard_group : data); }
   // One shard is no sharding, whatever the stage is called.
   int effective_zero() const { return shards() > 1 ? zero : 0; }
   // What one token attends to at most, and how many such stretches a micro-batch has.
   std::int64_t attended() const { return document_length > 0 ? document_length : sequence_length; }
   std::int64_t documents() const { return micro_batch * (sequence_length / attended()); }
+  // Of a micro-batch, on one rank.
+  std::int64_t tokens() const { return sequence_length / context * micro_batch; }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
   bool fills(Filled what) const { return deterministic && (filled & what) != 0; }
   // Of what most matrix products read.
@@ -207,6 +221,7 @@ struct Plan {
 //   projection      attention's output projection and the residual sum behind it
 //   up              the MLP's first matrix product
 //   qkv             the product that makes queries, keys and values, their norm and rotation
+//   quantize        8-bit copies that products read; context: the result of a listed attention_core
 extern const std::vector<std::string> kRecomputeModules;
 
 // Rows of the embedding table and of the head: the vocabulary, rounded up to a multiple of
@@ -221,6 +236,9 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan);
 // (megatron/fused_kernels/scaled_masked_softmax.h, get_batch_per_block). v3.0 asks for up to 4,096
 // columns, too, but its causal kernel refuses more than 2,048.
 bool softmax_is_fused(const Plan& plan, const Model& model);
+
+// "tensor 2 x context 4 x pipeline 8": the degrees besides data that are told of.
+std::string model_degrees_text(const Plan& plan);
 
 // Why a plan is not legal: the key to change, and the numbers with the nearest legal choice.
 struct PlanTrouble {
@@ -242,13 +260,13 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "precision", "vocabulary_multiple",
-// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "deterministic",
-// "filled", "allocator", "buffers" of a what-if, "host" but for its launch, and leaves its other
-// keys to others. `devices` > 0 derives a left out data degree and has to match; 0 takes any.
-// Required is only batch.sequence_length; the rest defaults to the members above, global to micro *
-// data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients
-// to the compute type, dropout and its rate to the model's. With fp32 weights there is no further
-// master copy, with fp32 gradients no further copy of those, whatever is asked.
+// "attention", "softmax", "loss", "dropout", "dropout_rate", "clip_gradients", "scan_layers",
+// "deterministic", "filled", "allocator", "buffers" of a what-if, "host" but for its launch, and
+// leaves its other keys to others. `devices` > 0 derives a left out data degree and has to match; 0
+// takes any. Required is only batch.sequence_length; the rest defaults to the members above, global
+// to micro * data (one micro-batch), the schedule to 1f1b, or interleaved where virtual_stages > 1,
+// gradients to the compute type, dropout and its rate to the model's. With fp32 weights there is no
+// further master copy, with fp32 gradients no further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

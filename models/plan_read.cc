@@ -30,6 +30,8 @@ const std::vector<std::pair<std::string, PipelineSchedule>> kSchedules = {
     {"interleaved", PipelineSchedule::kInterleaved}};
 const std::vector<std::pair<std::string, StageLayout>> kLayouts = {
     {"even", StageLayout::kEven}, {"balanced", StageLayout::kBalanced}};
+const std::vector<std::pair<std::string, ContextExchange>> kContextExchanges = {
+    {"ring", ContextExchange::kRing}, {"all_gather", ContextExchange::kAllGather}};
 const std::vector<std::pair<std::string, Recompute>> kRecomputes = {
     {"none", Recompute::kNone}, {"full", Recompute::kFull}, {"selective", Recompute::kSelective}};
 const std::vector<std::pair<std::string, Dtype>> kDtypes = {
@@ -77,7 +79,7 @@ std::vector<std::string> word_list(const Object& object, std::string_view key,
 }
 
 // Inner to outer. Axes that a person need not know stay where they make sense: replicas outside of
-// what they are replicas of, context and expert (of degree 1) anywhere.
+// what they are replicas of, context and expert next to tensor.
 std::vector<Axis> read_order(const Object& object) {
   object.touch("order");
   const Mesh standard;
@@ -126,19 +128,24 @@ void read_stages(const Object& object, Plan& plan) {
 // What the cluster leaves for data parallelism, and whether all fits together.
 void read_data_degree(const Object& object, std::int64_t devices, Plan& plan) {
   const std::int64_t inner = plan.tensor * plan.context * plan.expert * plan.pipeline;
-  const std::string factors = fmt::format("tensor {} x pipeline {}", plan.tensor, plan.pipeline);
+  const std::string factors = model_degrees_text(plan);
   const bool divides = devices > 0 && devices % inner == 0;
   plan.data = object.integer("data", divides ? devices / inner : 1, kDegree);
   if (devices == 0) return;
   if (!divides && !object.has("data")) {
-    const bool tensor = devices % plan.tensor != 0;
-    object.fail(
-        tensor ? "tensor" : "pipeline",
-        fmt::format("{} = {} ranks do not divide the {} devices of the cluster; {}", factors, inner,
-                    devices,
-                    tensor ? "tensor " + nearest_divisors(plan.tensor, devices) + " would"
-                           : "pipeline " + nearest_divisors(plan.pipeline, devices / plan.tensor) +
-                                 " would"));
+    // The first degree that no longer divides what those before it leave.
+    std::int64_t left = devices;
+    for (const auto& [key, degree] : {std::pair{"tensor", plan.tensor},
+                                      {"context", plan.context},
+                                      {"pipeline", plan.pipeline}}) {
+      if (left % degree == 0) {
+        left /= degree;
+        continue;
+      }
+      object.fail(key, fmt::format("{} = {} ranks do not divide the {} devices of the cluster; {} "
+                                   "{} would",
+                                   factors, inner, devices, key, nearest_divisors(degree, left)));
+    }
   }
   if (plan.ranks() == devices) return;
   object.fail("data", fmt::format("{} x data {} = {} ranks, but the cluster has {} devices; {}",
@@ -152,12 +159,13 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
   plan.sequence_parallel = object.boolean("sequence_parallel", plan.sequence_parallel);
   plan.tensor_overlap = object.boolean("tensor_overlap", plan.tensor_overlap);
   plan.tensor_pieces = object.integer("tensor_pieces", plan.tensor_pieces, {1, kPiecesMax});
-  for (const auto& [key, degree] :
-       {std::pair{"context", &plan.context}, {"expert", &plan.expert}}) {
-    *degree = object.integer(key, 1, kDegree);
-    if (*degree == 1) continue;
-    object.fail(key, fmt::format("{} parallelism is not covered yet; {} must be 1, is {}", key, key,
-                                 *degree));
+  plan.context = object.integer("context", 1, kDegree);
+  plan.context_exchange = object.word("context_exchange", plan.context_exchange, kContextExchanges);
+  plan.expert = object.integer("expert", 1, kDegree);
+  if (plan.expert != 1) {
+    object.fail("expert", fmt::format("expert parallelism is not covered yet; expert must be 1, is "
+                                      "{}",
+                                      plan.expert));
   }
   plan.pipeline = object.integer("pipeline", 1, kDegree);
   plan.virtual_stages = object.integer("virtual_stages", 1, {1, 10'000});
@@ -297,6 +305,7 @@ Json write_parallel(const Plan& plan) {
   json["tensor_overlap"] = plan.tensor_overlap;
   json["tensor_pieces"] = plan.tensor_pieces;
   json["context"] = plan.context;
+  json["context_exchange"] = word_of(plan.context_exchange, kContextExchanges);
   json["expert"] = plan.expert;
   json["pipeline"] = plan.pipeline;
   json["virtual_stages"] = plan.virtual_stages;
@@ -343,6 +352,7 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   plan.dropout_rate =
       what_if.number("dropout_rate", model.dropout_rate, kDropoutLeast, kDropoutMost);
   plan.clip_gradients = what_if.boolean("clip_gradients", plan.clip_gradients);
+  plan.scan_layers = what_if.boolean("scan_layers", plan.scan_layers);
   read_filled(what_if, plan);
   read_host(what_if.object("host"), plan);
   const Object allocator = what_if.object("allocator");
@@ -388,6 +398,7 @@ Json write_plan(const Plan& plan) {
   json["dropout"] = plan.dropout;
   json["dropout_rate"] = plan.dropout_rate;
   json["clip_gradients"] = plan.clip_gradients;
+  json["scan_layers"] = plan.scan_layers;
   json["deterministic"] = plan.deterministic;
   json["filled"] = Json::array();
   for (const auto& [word, what] : kFills) {

@@ -3,6 +3,7 @@
 #include "models/recompute.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace stepcast {
 
@@ -23,15 +24,26 @@ constexpr Policy kPolicies[] = {
     {"qkv", kModuleQkv, true, false},
     {"projection", kModuleProjection, true, false}, {"up", kModuleUp, true},
     {"activation", kModuleActivation, true},  {"norm", kModuleNorm, true},
+    {"quantize", kModuleQuantize, true},
     {"gather", kModuleGather, true},      {"late", kModuleLate, true},
 };
+
+bool names(const Plan& plan, std::string_view module) {
+  return plan.recompute == Recompute::kModules &&
+         std::find(plan.recompute_modules.begin(), plan.recompute_modules.end(), module) !=
+             plan.recompute_modules.end();
+}
 
 bool asked_for(const Policy& policy, const Plan& plan) {
   if (policy.module == kModuleGather || policy.module == kModuleLate) return true;
   if (plan.recompute == Recompute::kSelective) return policy.module == kModuleAttentionCore;
-  if (plan.recompute != Recompute::kModules) return false;
-  return std::find(plan.recompute_modules.begin(), plan.recompute_modules.end(), policy.name) !=
-         plan.recompute_modules.end();
+  return names(plan, policy.name);
+}
+
+// The attention core's output is what the projection keeps, unless it is to go with the core.
+bool discards_output(const Policy& policy, const Plan& plan) {
+  const bool core = policy.module == kModuleAttentionCore;
+  return policy.discard_output || (core && names(plan, "context"));
 }
 
 }  // namespace
@@ -47,7 +59,7 @@ std::vector<Slice> recompute_slices(const Block& block, const Plan& plan) {
       };
       if (!in_module(n)) continue;
       Slice slice{static_cast<std::int32_t>(n), static_cast<std::int32_t>(n),
-                  policy.discard_output};
+                  discards_output(policy, plan)};
       do {
         taken[static_cast<std::size_t>(slice.last)] = true;
         ++slice.last;

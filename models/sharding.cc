@@ -74,7 +74,7 @@ Bytes State::gradient_bytes(std::int32_t i) const {
   return Bytes(unit(i).elements * dtype_size(plan_.gradients));
 }
 
-bool State::reduces() const { return plan_.data > 1; }
+bool State::reduces() const { return plan_.context * plan_.data > 1; }
 
 void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, EventId done) const {
   std::vector<TensorId> reads, writes;
@@ -91,7 +91,7 @@ void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, Eve
     }
   }
   if (!units.empty()) {
-    const Transfer transfer{TransferKind::kAllGather, Axis::kData, false, bytes};
+    const Transfer transfer{TransferKind::kAllGather, state_axes(plan_), false, bytes};
     body.collective(transfer, reads, writes,
                     tables_.label("weights.gather", unit(units[0]).layer), Stream::kData,
                     Phase::kForward);
@@ -156,12 +156,12 @@ void State::reduce(BodyWriter& body, const std::vector<std::int32_t>& units) con
   const Label label = tables_.label("gradients.reduce", unit(units[0]).layer);
   if (scattered) {
     const std::vector<TensorId>& writes = shards.empty() ? reads : shards;
-    body.collective({TransferKind::kReduceScatter, Axis::kData, false, Bytes(padded * size)}, reads,
-                    writes, label, Stream::kData, Phase::kBackward);
+    body.collective({TransferKind::kReduceScatter, state_axes(plan_), false, Bytes(padded * size)},
+                    reads, writes, label, Stream::kData, Phase::kBackward);
     reduce_replicas(body, writes, Bytes(padded / plan_.shards() * size));
   } else {
-    AxisSet axes = Axis::kData;
-    if (plan_.replicas() > 1) axes = Axis::kData | Axis::kReplica;
+    AxisSet axes = state_axes(plan_);
+    if (plan_.replicas() > 1) axes = axes | AxisSet(Axis::kReplica);
     body.collective({TransferKind::kAllReduce, axes, false, Bytes(elements * size)}, reads, reads,
                     label, Stream::kData, Phase::kBackward);
   }

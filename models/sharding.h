@@ -2,7 +2,7 @@
 // al. 2020; FSDP; Megatron-LM's distributed optimizer).
 //
 // The weights of one block and type form a *unit*: gathered, reduced and updated together. With n
-// elements and d shards a unit holds, of each, all n or ceil(n / d):
+// elements and d shards (context x data ranks) a unit holds, of each, all n or ceil(n / d):
 //                      stage 0   1        2        3
 //   weights            n         n        n        n/d  (gathered when used)
 //   gradients          n         n        n/d      n/d  (whole ones live until they are reduced)
@@ -18,6 +18,11 @@
 namespace stepcast {
 
 inline constexpr TensorId kNoTensor = -1;
+
+// The axes of kStateAxes that the plan has ranks on (data, where there is but one).
+inline AxisSet state_axes(const Plan& plan) {
+  return plan.context > 1 ? kStateAxes : AxisSet(Axis::kData);
+}
 
 struct Unit {
   std::int32_t layer = -1;

@@ -8,6 +8,7 @@
 // Under sequence parallelism it is the shard that is quantised, and the copy that is gathered.
 #include "models/transformer.h"
 
+#include "models/context.h"
 #include "models/eight_bit.h"
 
 namespace stepcast {
@@ -21,7 +22,7 @@ class Writer {
   Writer(const Model& model, const Plan& plan, std::string_view name)
       : model_(model),
         plan_(plan),
-        tokens_(plan.sequence_length * plan.micro_batch),
+        tokens_(plan.tokens()),
         rows_(plan.sequence_parallel ? tokens_ / plan.tensor : tokens_),
         hidden_(model.hidden),
         split_(plan.tensor > 1),
@@ -78,7 +79,7 @@ class Writer {
 
   const Model& model_;
   const Plan& plan_;
-  const std::int64_t tokens_;  // s b
+  const std::int64_t tokens_;  // s b / context
   const std::int64_t rows_;    // of what lies between the halves
   const std::int64_t hidden_;
   const bool split_;
@@ -138,8 +139,9 @@ ValueId Writer::input(std::string_view name, ValueId x, std::uint16_t modules, C
   const std::string gather = std::string(name) + ".gather";
   if (!plan_.eight_bit.on()) return enters ? enter(gather, x, modules) : x;
   if (enters && scattered_) return gathered_input(name, x, modules);
+  const auto again = static_cast<std::uint16_t>(modules | kModuleQuantize);
   const ValueId copy = quantize(block_, block_.nodes, plan_.eight_bit,
-                                {std::string(name) + ".input", x, modules});
+                                {std::string(name) + ".input", x, again});
   if (enters) block_.exchange(gather, ExchangeKind::kEnter, {copy}, {}, modules);
   return copy;
 }
@@ -148,7 +150,8 @@ ValueId Writer::input(std::string_view name, ValueId x, std::uint16_t modules, C
 // Scaled in blocks: backward gathers the shards of the other copy.
 ValueId Writer::gathered_input(std::string_view name, ValueId x, std::uint16_t modules) {
   const EightBit& eight_bit = plan_.eight_bit;
-  Quantization what{std::string(name) + ".input", x, modules};
+  Quantization what{std::string(name) + ".input", x,
+                    static_cast<std::uint16_t>(modules | kModuleQuantize)};
   what.both = eight_bit.blocks();
   what.shared_scale = true;
   const ValueId shard = quantize(block_, block_.nodes, eight_bit, what);
@@ -313,12 +316,16 @@ ValueId Writer::unfused_core(ValueId qk, ValueId qkv) {
 
 ValueId Writer::attention_core(ValueId qk, ValueId qkv) {
   if (!plan_.fused_attention) return unfused_core(qk, qkv);
-  const std::int64_t s = plan_.attended();
+  const std::int64_t s = plan_.attended() / plan_.context;
   const std::int64_t heads = model_.heads / plan_.tensor;
   ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
   ValueId lse = block_.activation("attention.lse", {plan_.documents(), heads, s}, Dtype::kFp32);
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
+  if (plan_.context > 1) {
+    context_attention(block_, plan_, op, {qk, qkv, out, lse});
+    return out;
+  }
   block_.add("attention", op, {qk, qkv}, {out, lse}, kModuleAttentionCore | kModuleAttention);
   return out;
 }

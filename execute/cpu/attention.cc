@@ -1,11 +1,15 @@
-// Fused attention, one head at a time: its scores live in scratch of s x s numbers. Backward makes
-// them again from the log-sum-exp that forward kept (Dao et al. 2022): with P = exp(S - lse),
+// Fused attention, one head at a time: its scores live in scratch of queries x keys numbers.
+// Backward makes them again from the log-sum-exp that forward kept (Dao et al. 2022): with
+// P = exp(S - lse),
 //   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dQ = scale dS K,  dK = scale dS^T Q.
 // With dropout, of factors M on the probabilities (0 or 1 / (1 - rate)), O = (P M) V, so that
 //   dV = (P M)^T dO,  dP = M dO V^T;  rowsum(dP P) is still rowsum(dO O).
-// Cost: O(s^2 d) a head; a causal mask saves no work here.
+// Of keys that are a part of all, backward takes O and lse of all: P is then their part of the
+// whole softmax, and the sums are over the parts.
+// Cost: O(queries keys d) a head; a causal mask saves no work here.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "execute/cpu/gemm.h"
@@ -13,15 +17,11 @@
 #include "execute/cpu/loops.h"
 #include "execute/cpu/masks.h"
 #include "execute/cpu/packed.h"
+#include "execute/cpu/sight.h"
 
 namespace stepcast::cpu {
 
 namespace {
-
-// The keys that the query at position i sees.
-std::int64_t visible(const Attention& op, std::int64_t i) {
-  return op.causal && op.queries == op.keys ? i + 1 : op.keys;
-}
 
 // What dropout does to the scores of one head.
 class RowDropout {
@@ -29,37 +29,42 @@ class RowDropout {
   // REQUIRES: `factors` has room for a row.
   RowDropout(const Attention& op, const Work& work, std::int64_t sequence, std::int64_t head,
              float* factors)
-      : on_(op.dropout), factors_(factors) {
+      : on_(op.dropout), sight_(op, work.place), factors_(factors) {
     if (!on_) return;
     mask_ = work.dropout.rule.now();
-    first_row_ = dropout_rows(op, work).of((sequence * op.heads + head) * op.queries);
+    const DropoutRows rows = dropout_rows(op, work);
+    positions_ = rows.positions;
+    first_row_ = rows.of((sequence * op.heads + head) * positions_);
   }
 
-  void make(std::int64_t query, std::int64_t seen) {
-    if (on_) drop_factors(mask_, first_row_ + query, seen, factors_);
+  void make(std::int64_t query) {
+    if (on_) drop_factors(mask_, first_row_ + sight_.query_position(query), positions_, factors_);
   }
   // Of the query that was made last.
   template <class Real>
   void apply(Real* row, std::int64_t seen) const {
-    for (std::int64_t j = 0; on_ && j < seen; ++j) row[j] *= static_cast<Real>(factors_[j]);
+    for (std::int64_t j = 0; on_ && j < seen; ++j) {
+      row[j] *= static_cast<Real>(factors_[sight_.key_position(j)]);
+    }
   }
 
  private:
   bool on_;
+  Sight sight_;
   float* factors_;
   DropoutMask mask_;
-  std::int64_t first_row_ = 0;
+  std::int64_t positions_ = 0, first_row_ = 0;
 };
 
 // Of one head: scores become probabilities, dropped; their log-sum-exp into lse.
 template <class Real>
-void probabilities(const Attention& op, const Packed& p, Real* scores, Real* lse,
-                   RowDropout dropout) {
-  const std::int64_t s = p.positions;
-  for (std::int64_t i = 0; i < s; ++i) {
-    Real* row = scores + i * s;
-    const std::int64_t seen = visible(op, i);
-    if constexpr (std::is_same_v<Real, float>) {
+void probabilities(const Sight& sight, Real* scores, Real* lse, RowDropout dropout) {
+  for (std::int64_t i = 0; i < sight.queries(); ++i) {
+    Real* row = scores + i * sight.keys();
+    const std::int64_t seen = sight.visible(i);
+    if (seen == 0) {
+      lse[i] = std::numeric_limits<Real>::lowest();
+    } else if constexpr (std::is_same_v<Real, float>) {
       const float most = loops().maximum(row, seen);
       const float sum = loops().exponentials(row, most, row, seen);
       loops().scale(row, 1 / sum, seen);
@@ -71,32 +76,31 @@ void probabilities(const Attention& op, const Packed& p, Real* scores, Real* lse
       for (std::int64_t j = 0; j < seen; ++j) row[j] = static_cast<Real>(row[j] / sum);
       lse[i] = static_cast<Real>(static_cast<double>(most) + std::log(sum));
     }
-    std::fill(row + seen, row + s, Real(0));
-    dropout.make(i, seen);
+    std::fill(row + seen, row + sight.keys(), Real(0));
+    dropout.make(i);
     dropout.apply(row, seen);
   }
 }
 
 template <class Real>
-void forward(const Attention& op, const Work& work, const Packed& p, Scratch<Real>& scratch) {
-  const Operand& source = work.reads[0];
-  const Operand& qkv = work.reads[work.reads.size() - 1];
-  const std::int64_t s = p.positions, d = p.head_dim;
+void forward(const Attention& op, const Work& work, const Sight& sight, Scratch<Real>& scratch) {
+  const Packed p(op);
+  KeyRows<Real> keys(op, work, scratch.gathered);
+  const std::int64_t queries = sight.queries(), d = p.head_dim;
   Real* scores = scratch.scores.data();
   for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
-      const std::int64_t kv = head / p.group();
-      const auto q = p.view<Real>(source, sequence, p.query_column(head));
-      const auto k = p.view<Real>(source, sequence, p.key_column(kv));
-      const auto v = p.view<Real>(qkv, sequence, p.value_column(kv));
+      if (head % p.group() == 0) keys.turn_to(sequence, head / p.group());
+      const auto q = p.view<Real>(work.reads[0], sequence, p.query_column(head));
       const auto o = p.view<Real>(work.writes[0], sequence, p.query_column(head));
-      Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * s;
-      multiply<Real>(s, s, d, p.scale(), {q.data, q.stride, false}, {k.data, k.stride, true}, 0,
-                     scores, s);
-      probabilities<Real>(op, p, scores, lse,
+      const auto &k = keys.k, &v = keys.v;
+      Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * queries;
+      multiply<Real>(queries, sight.keys(), d, p.scale(), {q.data, q.stride, false},
+                     {k.data, k.stride, true}, 0, scores, sight.keys());
+      probabilities<Real>(sight, scores, lse,
                           RowDropout(op, work, sequence, head, scratch.factors.data()));
-      multiply<Real>(s, d, s, 1, {scores, s, false}, {v.data, v.stride, false}, 0, o.data,
-                     o.stride);
+      multiply<Real>(queries, d, sight.keys(), 1, {scores, sight.keys(), false},
+                     {v.data, v.stride, false}, 0, o.data, o.stride);
     }
   }
 }
@@ -104,18 +108,17 @@ void forward(const Attention& op, const Work& work, const Packed& p, Scratch<Rea
 // Of one head: probabilities, dropped, into scratch.scores, the scores' gradients into
 // scratch.gradients.
 template <class Real>
-void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Real> d_o,
+void score_gradients(const Sight& sight, std::int64_t head_dim, Rows<Real> o, Rows<Real> d_o,
                      const Real* lse, RowDropout dropout, Scratch<Real>& scratch) {
-  const std::int64_t s = p.positions;
-  for (std::int64_t i = 0; i < s; ++i) {
-    Real* row = scratch.scores.data() + i * s;
-    Real* gradient = scratch.gradients.data() + i * s;
+  for (std::int64_t i = 0; i < sight.queries(); ++i) {
+    Real* row = scratch.scores.data() + i * sight.keys();
+    Real* gradient = scratch.gradients.data() + i * sight.keys();
     double dot = 0;
-    for (std::int64_t c = 0; c < p.head_dim; ++c) {
+    for (std::int64_t c = 0; c < head_dim; ++c) {
       dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
     }
-    const std::int64_t seen = visible(op, i);
-    dropout.make(i, seen);
+    const std::int64_t seen = sight.visible(i);
+    dropout.make(i);
     dropout.apply(gradient, seen);
     if constexpr (std::is_same_v<Real, float>) {
       loops().exponentials(row, lse[i], row, seen);
@@ -126,43 +129,55 @@ void score_gradients(const Attention& op, const Packed& p, Rows<Real> o, Rows<Re
       gradient[j] = row[j] * (gradient[j] - static_cast<Real>(dot));
     }
     dropout.apply(row, seen);
-    std::fill(row + seen, row + s, Real(0));
-    std::fill(gradient + seen, gradient + s, Real(0));
+    std::fill(row + seen, row + sight.keys(), Real(0));
+    std::fill(gradient + seen, gradient + sight.keys(), Real(0));
+  }
+}
+
+// Where the result has columns that this op knows nothing of, they become zero.
+template <class Real>
+void clear_key_columns(const Attention& op, const Operand& d_qkv) {
+  const std::int64_t rows = d_qkv.tensor->shape.sizes[0], width = d_qkv.tensor->shape.sizes[1];
+  const std::int64_t queries = op.heads * op.head_dim;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    std::fill_n(values<Real>(d_qkv) + i * width + queries, width - queries, Real(0));
   }
 }
 
 template <class Real>
-void backward(const Attention& op, const Work& work, const Packed& p, Scratch<Real>& scratch) {
-  const std::size_t n = work.reads.size();
-  const Operand &source = work.reads[0], &qkv = work.reads[n - 4];
-  const std::int64_t s = p.positions, d = p.head_dim;
+void backward(const Attention& op, const Work& work, const Sight& sight, Scratch<Real>& scratch) {
+  const bool passed = op.source == KeySource::kPassed;
+  const std::size_t n = work.reads.size() - (passed ? 1 : 0);  // behind them d_qkv
+  const Packed p(op);
+  const std::int64_t queries = sight.queries(), key_count = sight.keys(), d = p.head_dim;
   Real* scores = scratch.scores.data();
   Real* gradients = scratch.gradients.data();
+  KeyRows<Real> keys(op, work, scratch.gathered);
+  if (op.source == KeySource::kGathered) clear_key_columns<Real>(op, work.writes[0]);
   for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
-      const std::int64_t kv = head / p.group();
-      const auto q = p.view<Real>(source, sequence, p.query_column(head));
-      const auto k = p.view<Real>(source, sequence, p.key_column(kv));
-      const auto v = p.view<Real>(qkv, sequence, p.value_column(kv));
+      const bool first = head % p.group() == 0;
+      if (first) keys.turn_to(sequence, head / p.group());
+      const auto q = p.view<Real>(work.reads[0], sequence, p.query_column(head));
       const auto o = p.view<Real>(work.reads[n - 3], sequence, p.query_column(head));
       const auto d_o = p.view<Real>(work.reads[n - 1], sequence, p.query_column(head));
-      const Real* lse = values<Real>(work.reads[n - 2]) + (sequence * p.heads + head) * s;
-      multiply<Real>(s, s, d, p.scale(), {q.data, q.stride, false}, {k.data, k.stride, true}, 0,
-                     scores, s);
-      multiply<Real>(s, s, d, 1, {d_o.data, d_o.stride, false}, {v.data, v.stride, true}, 0,
-                     gradients, s);
-      score_gradients<Real>(op, p, o, d_o, lse,
-                            RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
       const auto dq = p.view<Real>(work.writes[0], sequence, p.query_column(head));
-      const auto dk = p.view<Real>(work.writes[0], sequence, p.key_column(kv));
-      const auto dv = p.view<Real>(work.writes[0], sequence, p.value_column(kv));
-      const double beta = head % p.group() == 0 ? 0 : 1;
-      multiply<Real>(s, d, s, p.scale(), {gradients, s, false}, {k.data, k.stride, false}, 0,
-                     dq.data, dq.stride);
-      multiply<Real>(s, d, s, p.scale(), {gradients, s, true}, {q.data, q.stride, false}, beta,
-                     dk.data, dk.stride);
-      multiply<Real>(s, d, s, 1, {scores, s, true}, {d_o.data, d_o.stride, false}, beta, dv.data,
-                     dv.stride);
+      const auto &k = keys.k, &v = keys.v, &dk = keys.dk, &dv = keys.dv;
+      const Real* lse = values<Real>(work.reads[n - 2]) + (sequence * p.heads + head) * queries;
+      multiply<Real>(queries, key_count, d, p.scale(), {q.data, q.stride, false},
+                     {k.data, k.stride, true}, 0, scores, key_count);
+      multiply<Real>(queries, key_count, d, 1, {d_o.data, d_o.stride, false},
+                     {v.data, v.stride, true}, 0, gradients, key_count);
+      score_gradients<Real>(sight, d, o, d_o, lse,
+                            RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
+      const double beta = first ? 0 : 1;
+      multiply<Real>(queries, d, key_count, p.scale(), {gradients, key_count, false},
+                     {k.data, k.stride, false}, passed ? 1 : 0, dq.data, dq.stride);
+      multiply<Real>(key_count, d, queries, p.scale(), {gradients, key_count, true},
+                     {q.data, q.stride, false}, beta, dk.data, dk.stride);
+      multiply<Real>(key_count, d, queries, 1, {scores, key_count, true},
+                     {d_o.data, d_o.stride, false}, beta, dv.data, dv.stride);
+      if ((head + 1) % p.group() == 0) keys.put_back();
     }
   }
 }
@@ -171,18 +186,17 @@ void backward(const Attention& op, const Work& work, const Packed& p, Scratch<Re
 
 template <class Real>
 void run(const Attention& op, const Work& work, Scratch<Real>& scratch) {
-  const bool is_forward = op.pass == Pass::kForward;
-  const std::size_t n = work.reads.size();
-  const Tensor& qkv = *work.reads[is_forward ? n - 1 : n - 4].tensor;
-  const Packed p(qkv, op.kv_heads, op.head_dim, op.batch);
-  const auto size = static_cast<std::size_t>(p.positions * p.positions);
+  const Sight sight(op, work.place);
+  const auto size = static_cast<std::size_t>(sight.queries() * sight.keys());
   if (scratch.scores.size() < size) scratch.scores.resize(size);
   if (scratch.gradients.size() < size) scratch.gradients.resize(size);
-  scratch.factors.resize(static_cast<std::size_t>(p.positions));
-  if (is_forward) {
-    forward<Real>(op, work, p, scratch);
+  if (op.dropout) {
+    scratch.factors.resize(static_cast<std::size_t>(dropout_rows(op, work).positions));
+  }
+  if (op.pass == Pass::kForward) {
+    forward<Real>(op, work, sight, scratch);
   } else {
-    backward<Real>(op, work, p, scratch);
+    backward<Real>(op, work, sight, scratch);
   }
 }
 

@@ -17,6 +17,7 @@ inline constexpr double kRotaryBase = 10000;  // RoPE (Su et al. 2021)
 template <class Real>
 struct Scratch {
   std::vector<Real> scores, gradients;  // of one head
+  std::vector<Real> gathered;           // keys, values and their gradients, of one head
   std::vector<float> factors;           // of dropout, of one row of scores
   std::vector<Real> rotary;             // (positions, head_dim / 2, 2): cos, sin
   std::int64_t rotary_head_dim = 0;

@@ -22,6 +22,13 @@ struct Packed {
       : positions(qkv.shape.sizes[0] / micro_batch), sequences(micro_batch),
         heads(qkv.shape.sizes[1] / dim - 2 * kv), kv_heads(kv), head_dim(dim) {}
 
+  Packed(const Attention& op)
+      : positions(op.queries),
+        sequences(op.batch),
+        heads(op.heads),
+        kv_heads(op.kv_heads),
+        head_dim(op.head_dim) {}
+
   std::int64_t group() const { return heads / kv_heads; }  // heads that share a kv head
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
   std::int64_t query_column(std::int64_t head) const { return head * head_dim; }

@@ -226,6 +226,54 @@ void copy(const Work& work) {
   }
 }
 
+// The last columns of what holds the keys, and of what holds the values.
+template <class Real>
+void keys_values(const Pointwise& op, const Work& work) {
+  const std::int64_t half = op.columns / 2;
+  const bool packed = work.reads.size() == 1;
+  const auto from = [&](std::size_t i, std::int64_t row, std::int64_t columns) {
+    const std::int64_t width = work.reads[i].tensor->shape.sizes[1];
+    return values<Real>(work.reads[i]) + (row + 1) * width - columns;
+  };
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    Real* out = values<Real>(work.writes[0]) + i * op.columns;
+    std::copy_n(from(0, i, packed ? op.columns : half), half, out);
+    std::copy_n(from(packed ? 0 : 1, i, half), half, out + half);
+  }
+}
+
+template <class Real>
+void keys_values_backward(const Pointwise& op, const Work& work) {
+  const std::int64_t width = work.writes[0].tensor->shape.sizes[1];
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* in = values<Real>(work.reads[0]) + i * op.columns;
+    Real* out = values<Real>(work.writes[0]) + (i + 1) * width - op.columns;
+    for (std::int64_t j = 0; j < op.columns; ++j) out[j] += in[j];
+  }
+}
+
+// lse is (sequences, heads, positions), o (positions x sequences, heads x head_dim).
+template <class Real>
+void merge_attention(const Pointwise& op, const Work& work) {
+  const auto& sizes = work.reads[1].tensor->shape.sizes;
+  const std::int64_t sequences = sizes[0], heads = sizes[1], positions = sizes[2];
+  const std::int64_t d = op.columns / heads;
+  for (std::int64_t row = 0; row < op.rows; ++row) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const std::int64_t at = (row % sequences * heads + head) * positions + row / sequences;
+      Real& lse = values<Real>(work.writes[1])[at];
+      const Real more = values<Real>(work.reads[3])[at];
+      const Real most = std::max(lse, more);
+      const Real sum = std::exp(lse - most) + std::exp(more - most);
+      const Real share = std::exp(lse - most) / sum, share_more = std::exp(more - most) / sum;
+      Real* o = values<Real>(work.writes[0]) + row * op.columns + head * d;
+      const Real* part = values<Real>(work.reads[2]) + row * op.columns + head * d;
+      for (std::int64_t j = 0; j < d; ++j) o[j] = share * o[j] + share_more * part[j];
+      lse = most + std::log(sum);
+    }
+  }
+}
+
 bool is_silu(const Pointwise& op) {
   return op.kind == PointwiseKind::kSwiglu || op.kind == PointwiseKind::kSwigluBackward;
 }
@@ -313,6 +361,9 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutAdd: return drop<Real>(op, work);
     case PointwiseKind::kDropoutBackward: return drop_backward<Real>(op, work);
+    case PointwiseKind::kKeysValues: return keys_values<Real>(op, work);
+    case PointwiseKind::kKeysValuesBackward: return keys_values_backward<Real>(op, work);
+    case PointwiseKind::kMergeAttention: return merge_attention<Real>(op, work);
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:

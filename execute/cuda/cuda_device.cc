@@ -27,6 +27,12 @@ int cuda_device_of_process(int rank) {
   return number % std::max(1, cuda_devices());
 }
 
+std::string cuda_unsupported(const Job& job) {
+  if (job.mesh.degree(Axis::kContext) == 1) return "";
+  return "context parallelism is not carried out on GPUs yet; set parallel.context to 1, or say "
+         "--device cpu";
+}
+
 void ClockRange::add(const CudaMachine& look) {
   if (look.clock_mhz == 0) return;  // NVML is not there
   least_mhz = looks == 0 ? look.clock_mhz : std::min(least_mhz, look.clock_mhz);

@@ -92,9 +92,12 @@ class CudaWatch {
   std::unique_ptr<Watcher> watcher_;
 };
 
+// "" or what of a Job that the host carries out (executable()) a GPU does not yet.
+std::string cuda_unsupported(const Job& job);
+
 // Runs one rank on a device to the end; `control` carries what ranks agree on before NCCL does
-// the rest. REQUIRES: verify(job) and executable(job) are "", and so is cuda_missing(). Throws
-// Error for trouble with the device, its memory or another rank.
+// the rest. REQUIRES: verify(job), executable(job), cuda_unsupported(job) and cuda_missing() are
+// "". Throws Error for trouble with the device, its memory or another rank.
 CudaRun run_cuda_rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus,
                       Transport& control, int device, const CudaOptions& cuda);
 

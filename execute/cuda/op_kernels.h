@@ -254,7 +254,10 @@ void op_kernels(const Pointwise& op, const Work& work, float* scratch, Run run) 
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:
-    case PointwiseKind::kTranspose: break;
+    case PointwiseKind::kTranspose:
+    case PointwiseKind::kKeysValues:
+    case PointwiseKind::kKeysValuesBackward:
+    case PointwiseKind::kMergeAttention: break;  // cuda_unsupported() names these
   }
   STEPCAST_CHECK(false, "unsupported() names the ops that no backend carries out");
 }

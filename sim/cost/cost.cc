@@ -27,11 +27,31 @@
 // a block of threads each, one to a processor. The last wave of blocks leaves processors idle, and
 // each share has a gradient of q of its own in fp32, zeroed before and added up behind.
 //
+// Dropout in fused attention. Its mask is made again in each pass, in a kernel that the issue of
+// vector instructions bounds already, so little of it hides ("Reducing the Cost of Dropout in
+// Flash-Attention by Hiding RNG with GEMM", arXiv 2410.07531). FlashAttention-2 counts (csrc/
+// flash_attn/src/philox.cuh, dropout.h): Philox 4x32 of seven rounds for 16 scores, a round two
+// wide multiplies, two three-way exclusive ors and two additions to the key: with its start some
+// 50 integer instructions, 3 a score; 2 more unpack, compare and select. That is 0.08 cycles of a
+// multiprocessor with 64 integer lanes: at head_dim 128 a fifth of FlashAttention-2's forward and
+// a twelfth of its backward. Its CuTe kernels lose a quarter and a tenth on a GB10 with head_dim
+// 64, less with 128 (Dao-AILab/flash-attention#2439), and 15 to 25 and 30 to 40 % of their rate on
+// a GB200 (#2597).
+//
 // All else is bound by the memory bus: traffic over the long-stream bandwidth plus a ramp.
+//
+// Norms. PyTorch's kernels (layer_norm_kernel.cu) and Apex's first (csrc/layer_norm_cuda_kernel.cu)
+// leave the gradients of the weights to kernels of their own, and all of them run below a long
+// stream: at 0.57 to 0.69 of its rate on A100 and H100, either pass (linkedin/Liger-Kernel,
+// benchmark/data/all_benchmark_data.csv, layer_norm and megatron_rms_norm from 4,096 columns up,
+// backward with both inputs read twice; NVIDIA/apex#1037, "current": 0.64 and 0.68). Kernels that
+// sum those gradients as they go are near it: 0.90 and 0.83 (#1037, "new", from which Transformer
+// Engine's come).
 #include "sim/cost/cost.h"
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "sim/base/error.h"
 #include "sim/cost/gemm.h"
@@ -43,6 +63,8 @@ namespace {
 constexpr double kQueryBlock = 128;
 constexpr double kMemoryLeft = 0.1;     // of the bandwidth, whatever is taken
 constexpr double kHeadReference = 128;  // head_dim of AttentionKernels' shares
+constexpr double kDropoutWork = 2 * 5;  // of a score, in integer operations (multiply-add: two)
+constexpr double kPlainNorm = 0.62;     // of a long stream's rate
 
 struct Waves {
   double slower = 1;  // than with all processors at work
@@ -57,6 +79,17 @@ Waves deterministic_waves(const Attention& a, double processors) {
   return {std::ceil(blocks / processors) * processors / blocks,
           (shares - 1) * written * heads * static_cast<double>(a.queries) *
               static_cast<double>(a.head_dim)};
+}
+
+// For the random numbers of dropout; only of scores that are not masked.
+Seconds dropout_time(const Attention& a, const Device& device, const Room& room) {
+  if (!a.dropout) return Seconds(0);
+  const double scores = static_cast<double>(a.batch) * static_cast<double>(a.heads) *
+                        static_cast<double>(a.queries) * static_cast<double>(a.keys) *
+                        (a.causal ? 0.5 : 1);
+  const FlopRate rate = device.integer_rate.value_or(device.vector_rate * 0.5);
+  return Seconds(scores * kDropoutWork / rate.value * device.multiprocessors /
+                 room.multiprocessors);
 }
 
 Seconds attention_time(const Attention& a, const Device& device, const Room& room) {
@@ -86,7 +119,8 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
   const double kept = room.rested ? 1 : kernels.sustained;
   const double compute = flops(Op(a)).value / (rate * kept) * keys * fill * width * more.slower;
   const double bytes = static_cast<double>(traffic(Op(a)).count);
-  const Seconds time(std::max(compute, memory_time(bytes, device, room).value));
+  const Seconds time = Seconds(std::max(compute, memory_time(bytes, device, room).value)) +
+                       dropout_time(a, device, room);
   return more.bytes > 0 ? time + memory_time(more.bytes, device, room) : time;
 }
 
@@ -103,6 +137,14 @@ double count(std::int64_t rows, std::int64_t columns) {
 // Of each part: the copy to fp32 and the maximum; differences, exponentials and their sum; the
 // quotient; in backward the product with the loss's gradient and the copy back. PyTorch's
 // log-softmax does the first three in one kernel, and its backward is one more.
+// Megatron-LM's fusion has the copies in Ops of their own. Compiled, what is changed in place and
+// summed or scattered into in the same step is made in a buffer of its own and copied back: the
+// exponentials, and the gradient (so the note in core/fusions/fused_cross_entropy.py, where later
+// versions undo it). With the copies 52 bytes of a bf16 logit. linkedin/Liger-Kernel's
+// megatron_cross_entropy on an H100 takes what 51 do at a long stream's rate (18.2 ms for 8192 x
+// 131072), and the unfused one what 59 do.
+// Transformer Engine's backward multiplies the gradient, which forward left in the logits' place,
+// by the loss's (pytorch/triton/cross_entropy.py: element_mul_kernel, unless that is the number 1).
 Passes unfused(const Loss& l, LossKernels kernels) {
   const double c = static_cast<double>(dtype_size(l.dtype));
   const double p = static_cast<double>(dtype_size(l.statistics));
@@ -112,7 +154,15 @@ Passes unfused(const Loss& l, LossKernels kernels) {
     case LossKernels::kFused:
       if (l.part == LossPart::kSums) each = -c;
       if (l.part == LossPart::kFinish) each = -c - p;
-      if (l.part == LossPart::kBackward) each = c - p;
+      if (l.part == LossPart::kBackward) each = 3 * c - p;
+      if (l.part == LossPart::kBackward) more = 1;
+      break;
+    case LossKernels::kMegatronFused:
+      if (l.part == LossPart::kMaximum) each = -c;
+      if (l.part == LossPart::kSums) each = 3 * c;
+      if (l.part == LossPart::kFinish) each = p - c;
+      if (l.part == LossPart::kBackward) each = 3 * p - c;
+      if (l.part == LossPart::kSums || l.part == LossPart::kBackward) more = 1;
       break;
     case LossKernels::kTorch:
       if (l.part == LossPart::kMaximum) each = 4;
@@ -151,11 +201,28 @@ Gemm as_made(Gemm g, const Fusion& fusion) {
   return g;
 }
 
+// XLA hands products to cuBLAS without an epilogue (a biased result is read and written once more:
+// with the split into heads, with gelu or, in a scanned layer, on its way into the stack of what is
+// saved), and batched ones with the batch outermost. So what unfused attention makes of the tokens'
+// matrices, or reads of them, is transposed, forward the context, backward its gradient and those
+// of queries, keys and values: m rows of a head's columns, which are the fewer of n and k.
+Passes copied(const Gemm& g, const Fusion& fusion) {
+  const double size = 2 * static_cast<double>(dtype_size(g.output));
+  const bool forward = g.role == GemmRole::kForward;
+  if (g.batch == 1) {
+    if (fusion.biases || !forward || !g.bias) return {};
+    return {size * count(g.m, g.n), 1};
+  }
+  const bool scores = forward && g.k < g.n;
+  if (fusion.heads || scores) return {};
+  return {size * static_cast<double>(g.batch) * count(g.m, std::min(g.n, g.k)), 1};
+}
+
 // A linear layer: m outputs of n inputs over k tokens in its weight gradient. What is added to the
 // buffer afterwards is read, and the buffer read and written: nothing of that is hidden behind the
 // product. A cast of its own writes the addend once more, in the buffer's type, and reads it again.
 Passes unfused(const Gemm& g, const Fusion& fusion) {
-  if (g.role != GemmRole::kWeightGradient || g.batch > 1) return {};
+  if (g.role != GemmRole::kWeightGradient || g.batch > 1) return copied(g, fusion);
   Passes passes;
   if (g.bias && !fusion.bias_gradients) {
     passes.bytes += count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
@@ -182,9 +249,25 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
   return passes;
 }
 
+// XLA's norms: a sum over a row ends a kernel, and what lies between is kept in fp32. The first sum
+// forward comes with what made x; a layer norm reads x for the variance, then for the result, an
+// RMS norm for the result only. Backward reads both inputs for the sums and for d_x.
 Passes unfused(const Norm& n, const Fusion& fusion) {
-  if (n.pass == Pass::kForward || fusion.norm_gradients) return {};
-  return {2 * count(n.rows, n.columns) * static_cast<double>(dtype_size(n.dtype)), 1};
+  const double elements = count(n.rows, n.columns);
+  const double size = static_cast<double>(dtype_size(n.dtype));
+  const bool layer = n.kind == NormKind::kLayer;
+  constexpr double kWide = 4;
+  Passes passes;
+  if (n.pass == Pass::kForward) {
+    if (!fusion.norms) passes = {((layer ? 2 : 1) * kWide - size) * elements, layer ? 2.0 : 1.0};
+    return passes;
+  }
+  if (!fusion.norms) passes = {2 * kWide * elements, 1};
+  if (!fusion.norm_gradients) {
+    passes.bytes += 2 * size * elements;
+    ++passes.kernels;
+  }
+  return passes;
 }
 
 // Gradients of queries, keys and values are three tensors, which autograd of the projection's split
@@ -195,14 +278,29 @@ Passes unfused(const Attention& a, const Fusion& fusion) {
   return {2 * count(a.batch, a.queries) * width * static_cast<double>(dtype_size(a.dtype)), 1};
 }
 
-// silu(gate), then its product with up; in backward two products, then the activation's gradient.
+// Gates: silu(gate), then its product with up; in backward two products, then the activation's
+// gradient. Softmax: forward reads the scores for the maximum, for the sum and for the quotient,
+// backward reads both inputs for the sum in it and for the result (of which the probabilities are
+// made again from the scores; PriorityFusion, xla/service/gpu). Random bits are 32 an element.
 Passes unfused(const Pointwise& p, const Fusion& fusion) {
-  const double each = static_cast<double>(dtype_size(p.dtype)) * count(p.rows, p.columns);
-  const bool forward = p.kind == PointwiseKind::kSwiglu || p.kind == PointwiseKind::kGeglu;
-  const bool backward =
-      p.kind == PointwiseKind::kSwigluBackward || p.kind == PointwiseKind::kGegluBackward;
-  if (fusion.gates || !(forward || backward)) return {};
-  return forward ? Passes{2 * each, 1} : Passes{2 * each, 2};  // (rows, columns) is d_gate_up
+  const double elements = count(p.rows, p.columns);
+  const double each = static_cast<double>(dtype_size(p.dtype)) * elements;
+  constexpr double kTanh = 4, kBits = 4;
+  switch (p.kind) {
+    case PointwiseKind::kSwiglu:
+    case PointwiseKind::kGeglu: return fusion.gates ? Passes{} : Passes{2 * each, 1};
+    case PointwiseKind::kSwigluBackward:  // (rows, columns) is d_gate_up
+    case PointwiseKind::kGegluBackward: return fusion.gates ? Passes{} : Passes{2 * each, 2};
+    case PointwiseKind::kSoftmax: return fusion.softmax ? Passes{} : Passes{2 * each, 2};
+    case PointwiseKind::kSoftmaxBackward: return fusion.softmax ? Passes{} : Passes{2 * each, 1};
+    case PointwiseKind::kGelu:
+    case PointwiseKind::kGeluBackward:
+      return fusion.gelu ? Passes{} : Passes{kTanh * elements, 0};
+    case PointwiseKind::kDropout:
+    case PointwiseKind::kDropoutAdd:
+      return fusion.dropout ? Passes{} : Passes{2 * kBits * elements, 1};
+    default: return {};
+  }
 }
 
 // fp32 gradients are read and written to be unscaled and to be clipped, the norm has its own Op;
@@ -225,8 +323,34 @@ Seconds behind(const Passes& passes, const Device& device, const Room& room) {
   return memory_time(passes.bytes, device, room) + device.kernel_start * passes.kernels;
 }
 
-Seconds streaming_time(const Op& op, const Passes& passes, const Device& device,
-                       const Room& room) {
+// The embedding as products with a one-hot matrix, which forward writes first.
+Seconds one_hot_time(const Gather& g, const Device& device, const Room& room) {
+  Gemm product{g.rows, g.columns, g.vocabulary};
+  product.dtype = product.output = g.dtype;
+  if (g.pass == Pass::kForward) {
+    const double bytes = count(g.rows, g.vocabulary) * static_cast<double>(dtype_size(g.dtype));
+    return memory_time(bytes, device, room) + device.kernel_start +
+           gemm_time(product, device, room);
+  }
+  std::swap(product.m, product.k);
+  product.role = GemmRole::kWeightGradient;
+  product.output = g.gradient;
+  return gemm_time(product, device, room);
+}
+
+// Share of a long stream's rate that the kernels of an Op reach.
+double streaming_share(const Norm&, const Fusion& fusion) {
+  return fusion.norm_gradients ? 1 : kPlainNorm;
+}
+
+template <class Any>
+double streaming_share(const Any&, const Fusion&) {
+  return 1;
+}
+
+Seconds streaming_time(const Op& op, const Passes& passes, const Device& device, Room room) {
+  room.memory *=
+      match(op, [&](const auto& any) { return streaming_share(any, device.kernels.fusion); });
   const double compute = (flops(op) / device.vector_rate).value;
   const double bytes = static_cast<double>(traffic(op).count) + passes.bytes;
   return Seconds(std::max(compute, memory_time(bytes, device, room).value)) +
@@ -278,6 +402,12 @@ Cost op_cost(const Op& op, const Device& device, const Setting& setting) {
       [&](const Loss& loss) {
         const Passes passes = unfused(loss, kernels.fusion.loss);
         return cost(streaming_time(op, passes, device, room), kernels.memory_basis);
+      },
+      [&](const Gather& gather) {
+        if (!kernels.fusion.lookups) {
+          return cost(one_hot_time(gather, device, room), kernels.matrix.basis);
+        }
+        return cost(streaming_time(op, {}, device, room), kernels.memory_basis);
       },
       [&](const auto& other) {
         const Passes passes = unfused(other, kernels.fusion);

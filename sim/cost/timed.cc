@@ -1,6 +1,7 @@
 // One pass over the timed kernels, keeping the best so far.
 #include "sim/cost/timed.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -19,7 +20,10 @@ constexpr double kOtherMicroBatch = 1e-9, kOtherPhase = 2e-9, kOtherSize = 4e-9,
 Op kind_of(Op op) {
   match(
       op, [](Gemm& g) { g.m = g.n = g.k = g.batch = 1; },
-      [](Attention& a) { a.batch = a.heads = a.kv_heads = a.queries = a.keys = a.head_dim = 1; },
+      [](Attention& a) {
+        a.batch = a.heads = a.kv_heads = a.queries = a.keys = a.head_dim = 1;
+        a.step = std::min<std::int64_t>(a.step, 1);  // all steps of a ring do the same
+      },
       [](Norm& n) { n.rows = n.columns = 1; },
       [](Pointwise& p) { p.rows = p.columns = p.head_dim = 1; },
       [](Gather& g) { g.rows = g.columns = g.vocabulary = 1; },

@@ -19,10 +19,10 @@ namespace {
 constexpr std::array<Dtype, 4> kMatrixDtypes = {Dtype::kFp32, Dtype::kBf16, Dtype::kFp16,
                                                 Dtype::kFp8};
 // Every key that a device file may give a source for.
-constexpr std::array<const char*, 31> kSourceKeys = {
+constexpr std::array<const char*, 32> kSourceKeys = {
     "die", "memory", "context_memory", "blas_workspace", "memory_bandwidth", "memory_efficiency",
-    "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "multiprocessors", "spread",
-    "cache", "launch", "pass", "kernel_start", "streams",
+    "matrix_rate", "fp8_layouts", "matrix_efficiency", "vector_rate", "integer_rate",
+    "multiprocessors", "spread", "cache", "launch", "pass", "kernel_start", "streams",
     "attention_forward_efficiency", "attention_backward_efficiency", "devices_per_node",
     "node_bandwidth", "node_bandwidth_efficiency", "node_latency", "nics_per_node",
     "nic_bandwidth", "nic_efficiency", "nic_latency", "box", "nccl", "description", "name"};
@@ -303,6 +303,10 @@ Device read_device(const Document& document) {
   device.kernels.matrix.efficiency = share(root, "matrix_efficiency");
   device.vector_rate = root.flop_rate("vector_rate");
   require_positive(root, "vector_rate", device.vector_rate.value);
+  if (root.has("integer_rate")) {
+    device.integer_rate = root.flop_rate("integer_rate");
+    require_positive(root, "integer_rate", device.integer_rate->value);
+  }
   device.multiprocessors = static_cast<int>(root.integer("multiprocessors", {1, 1 << 20}));
   device.spread = root.number("spread", 0, 0, kSpreadMax);
   device.cache = root.bytes("cache");

@@ -73,6 +73,9 @@ struct Device {
   // 8-bit products read both operands along k only, so others must be transposed first (Hopper).
   bool fp8_transposes = true;
   FlopRate vector_rate;                   // fp32, outside the matrix units
+  // The same of 32-bit integers, a multiply-add as two; none: half of vector_rate, as NVIDIA has it
+  // since its devices of 2020 but for the A100 (white papers: 64 INT32 to 128 FP32 units).
+  std::optional<FlopRate> integer_rate;
   int multiprocessors = 0;                // SMs or CUs
   // Devices of one kind are not equally fast where power or heat sets the clock: the standard
   // deviation of their speed over its mean. The kernels' rates are those of the mean one.

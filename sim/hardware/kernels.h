@@ -64,10 +64,12 @@ struct CollectiveKernels {
 
 // How the loss over the vocabulary is worked out. Bytes are those of one logit, c its dtype's.
 enum class LossKernels : std::uint8_t {
-  kFused,     // one kernel forward, one backward, which overwrites the logits: 3 c
+  kFused,     // two kernels forward, the second leaves the gradient in the logits' place, which
+              // backward multiplies by the loss's: 5 c
   kParallel,  // one kernel a part (sim/program/op.h, Loss), probabilities in fp32: 4 c + 8
   kTorch,     // PyTorch's log-softmax and negative log-likelihood on an fp32 copy: 2 c + 32
   kMegatron,  // Megatron-LM's vocab_parallel_cross_entropy, as written, on an fp32 copy: 2 c + 48
+  kMegatronFused,  // its fusion, compiled, on an fp32 copy: 40, and 2 c + 8 for the copies
 };
 
 // What a framework's kernels do beyond each Op's own traffic: where it has not fused what an Op
@@ -79,11 +81,19 @@ struct Fusion {
   bool accumulation = true;    // false: a weight gradient is written, then added to the buffer
   bool accumulation_cast = true;  // false: and first copied to the buffer's type, where it differs
   bool gradient_fill = false;     // true: and filled before it is written (models/plan.h, Filled)
-  bool norm_gradients = true;  // false: those of the weights read both inputs again
+  bool norm_gradients = true;  // false: those of the weights read both inputs again, and norms are
+                               // the plain kernels that leave them over (sim/cost/cost.cc)
   bool flat_gradients = true;  // false: a shard group's are put side by side before the reduction
   bool qkv_gradients = true;   // false: attention leaves three, which are then put side by side
   bool gates = true;           // false: activation and product of a gated MLP one by one
   bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights
+  bool lookups = true;         // false: the embedding is the product with a one-hot matrix
+  bool biases = true;          // false: what a biased product made is read and written once more
+  bool softmax = true;         // false: maximum, sum and quotient of unfused attention one by one
+  bool heads = true;           // false: its products have the heads outermost, the rest the tokens
+  bool norms = true;           // false: statistics and results one by one, on fp32 inputs
+  bool gelu = true;            // false: the fp32 tanh in it is kept for its gradient
+  bool dropout = true;         // false: its random bits are written, then read
 
   bool operator==(const Fusion&) const = default;
 };

@@ -220,7 +220,10 @@ void use_transfer(const Transfer& transfer, const Cluster& cluster, const Issued
   CommunicatorUse& use = c.use;
   const bool has_local_peers = p.ranks_per_node > 1 || p.nodes == 1;
   if (transfer.kind == TransferKind::kSendReceive) {
-    if (has_local_peers) {
+    if (has_local_peers && !transfer.axes.has(Axis::kPipeline)) {  // a shift: one peer each way
+      use.send_peers = std::max(use.send_peers, 1);
+      use.receive_peers = std::max(use.receive_peers, 1);
+    } else if (has_local_peers) {
       use.send_peers = std::max(use.send_peers, neighbours(issued.send_steps, stages));
       use.receive_peers = std::max(use.receive_peers, neighbours(issued.receive_steps, stages));
     }

@@ -70,6 +70,20 @@ int Mesh::group_index(int rank, AxisSet set) const {
   return index;
 }
 
+// The digits of the axes in the set.
+int Mesh::index_in_group(int rank, AxisSet set) const {
+  int index = 0;
+  int weight = 1;
+  for (Axis axis : order) {
+    const int digit = rank % degree(axis);
+    rank /= degree(axis);
+    if (!set.has(axis)) continue;
+    index += digit * weight;
+    weight *= degree(axis);
+  }
+  return index;
+}
+
 int Mesh::neighbour(int rank, Axis axis, int step) const {
   const int size = degree(axis);
   const int from = coordinate(rank, axis);

@@ -61,6 +61,8 @@ struct Mesh {
   int group_size(AxisSet set) const;       // product of the degrees of the set
   // The index of a rank's group among the ranks() / group_size(set) groups of that set.
   int group_index(int rank, AxisSet set) const;
+  // The index of a rank among the ranks of its group, ascending.
+  int index_in_group(int rank, AxisSet set) const;
   // The rank that is `step` further on the axis; wraps around.
   int neighbour(int rank, Axis axis, int step) const;
 };

@@ -59,7 +59,8 @@ double count_flops(const Attention& a) {
   const double forward = 4.0 * real(a.batch) * real(a.heads) * real(a.queries) * real(a.keys) *
                          real(a.head_dim);
   const double pass = a.pass == Pass::kForward ? forward : 2.5 * forward;
-  return a.causal && a.queries == a.keys ? pass / 2 : pass;
+  const bool half = a.queries == a.keys || a.source == KeySource::kGathered;
+  return a.causal && half ? pass / 2 : pass;
 }
 
 // LayerNorm forward: sum; subtract, square, sum; subtract, scale by 1/sigma, gain, bias.
@@ -75,6 +76,7 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kAddRows:
     case PointwiseKind::kAddRowsBackward:
     case PointwiseKind::kScale:
+    case PointwiseKind::kKeysValuesBackward:
     case PointwiseKind::kAmax: return 1;
     case PointwiseKind::kGelu: return 8;             // tanh form: cubic, tanh, two products
     case PointwiseKind::kGeluBackward: return 14;
@@ -86,7 +88,8 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kDropoutBackward: return 2;  // mask, scale
     case PointwiseKind::kDropoutAdd: return 3;
     case PointwiseKind::kRotary:
-    case PointwiseKind::kRotaryBackward: return 3;   // two products, one sum
+    case PointwiseKind::kRotaryBackward:
+    case PointwiseKind::kMergeAttention: return 3;   // two products, one sum
     case PointwiseKind::kSoftmax: return 5;          // scale, maximum, exp, sum, divide
     case PointwiseKind::kSoftmaxBackward: return 4;  // product, sum, subtract, product
     case PointwiseKind::kQuantize:
@@ -95,6 +98,7 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kTranspose:
     case PointwiseKind::kMask:
     case PointwiseKind::kMaskBackward:
+    case PointwiseKind::kKeysValues:
     case PointwiseKind::kFill: return 0;             // moves only
   }
   return 0;
@@ -145,6 +149,9 @@ void count_traffic(const Attention& a, ByteCount& sum) {
   sum.add({2 * passes, a.batch, a.queries, a.heads, a.head_dim}, a.dtype);
   sum.add({2 * passes, a.batch, a.keys, a.kv_heads, a.head_dim}, a.dtype);
   sum.add({a.batch, a.heads, a.queries}, kStatistics);
+  if (a.source == KeySource::kPassed && a.pass == Pass::kBackward) {  // d_q is added to
+    sum.add({a.batch, a.queries, a.heads, a.head_dim}, a.dtype);
+  }
 }
 
 void count_traffic(const Norm& n, ByteCount& sum) {
@@ -175,6 +182,8 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kAdd:
     case PointwiseKind::kGeluBackward:
     case PointwiseKind::kSoftmaxBackward:
+    case PointwiseKind::kKeysValuesBackward:
+    case PointwiseKind::kMergeAttention:
     case PointwiseKind::kSwiglu:  // its one input is twice as wide
     case PointwiseKind::kGeglu: in(1); break;
     case PointwiseKind::kAddRows: sum.add({p.columns}, p.dtype); break;
@@ -199,6 +208,7 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kScale:
     case PointwiseKind::kAmax:
     case PointwiseKind::kQuantize:
+    case PointwiseKind::kKeysValues:
     case PointwiseKind::kTranspose: break;
   }
 }
@@ -245,7 +255,7 @@ auto fields(const Gemm& g) {
 }
 auto fields(const Attention& a) {
   return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,
-                  a.dropout, a.dtype, a.deterministic);
+                  a.dropout, a.dtype, a.deterministic, a.source, a.step);
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {
@@ -311,6 +321,9 @@ std::string_view pointwise_name(PointwiseKind kind) {
     case PointwiseKind::kQuantize: return "quantize";
     case PointwiseKind::kQuantizeBoth: return "quantize_both";
     case PointwiseKind::kTranspose: return "transpose";
+    case PointwiseKind::kKeysValues: return "keys_values";
+    case PointwiseKind::kKeysValuesBackward: return "keys_values_backward";
+    case PointwiseKind::kMergeAttention: return "merge_attention";
   }
   return "?";
 }

@@ -72,6 +72,23 @@ struct Gemm {
 //   kForward   [qk,] qkv                            -> o (tokens, a d), lse (batch, a, s) fp32
 //   kBackward  [qk,] qkv, o, lse, d_o               -> d_qkv (of qk: its first columns)
 // Backward recomputes the scores: 5 matrix products to forward's 2 (FlashAttention-2).
+//
+// Under context parallelism (Batch in program.h) a rank's queries meet the keys and values of other
+// ranks too, which stand in a tensor kv (tokens, 2 g d): first all keys, then values. Of [qk,] qkv,
+// below q, only the queries are read then, and only their columns of d_qkv written.
+//   kOwn       the rank's own, in qkv, as above: its tokens are in ascending order
+//   kGathered  all ranks', in kv (c tokens, 2 g d), rank by rank. keys = c queries, of which
+//              `causal` leaves half: every rank has an equal part of the whole triangle
+//                kForward  q, kv -> o, lse        kBackward  q, kv, o, lse, d_o -> d_qkv, d_kv
+//                                                   (the other columns of d_qkv become zero)
+//   kPassed    those of the rank `step` before it on the axis, wrapping around. If that one is
+//              earlier in the order, all queries see the first half of its keys; else the second
+//              half of the queries sees all of them: the same work, keys = queries / 2 and not
+//              causal. A query that sees none has o = 0 and the lowest lse.
+//                kForward   q, kv -> o, lse: of these keys alone (kMergeAttention)
+//                kBackward  q, kv, o, lse, d_o, d_qkv -> d_qkv (added to), d_kv; o and lse merged
+enum class KeySource : std::uint8_t { kOwn, kGathered, kPassed };
+
 struct Attention {
   Pass pass = Pass::kForward;
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
@@ -80,6 +97,8 @@ struct Attention {
   bool dropout = false;     // of the probabilities: a mask made again where needed, not stored
   Dtype dtype = Dtype::kBf16;
   bool deterministic = false;  // backward adds up the gradient of q in an order that never changes
+  KeySource source = KeySource::kOwn;
+  std::int64_t step = 0;       // of kPassed: 1 .. c - 1
   bool operator==(const Attention&) const = default;
 };
 
@@ -133,10 +152,15 @@ enum class PointwiseKind : std::uint8_t {
   // Operands of 8-bit products, (rows, columns) that of x. A product reads its operands along k, in
   // which it sums; so a matrix that two products read along different sides is needed twice: once
   // as it stands and once for its columns, transposed or with scales of its own.
-  kAmax,             // x -> amax (1) fp32: the largest |x|, from which a scale follows
-  kQuantize,         // x [, amax] -> x scaled, in 8 bits
-  kQuantizeBoth,     // x [, amax] -> the same, and the copy for the columns
-  kTranspose,        // x -> its transpose
+  kAmax,          // x -> amax (1) fp32: the largest |x|, from which a scale follows
+  kQuantize,      // x [, amax] -> x scaled, in 8 bits
+  kQuantizeBoth,  // x [, amax] -> the same, and the copy for the columns
+  kTranspose,     // x -> its transpose
+  // Of context parallelism (see Attention).
+  kKeysValues,          // [qk,] qkv -> kv (rows, columns = 2 g d)
+  kKeysValuesBackward,  // d_kv, d_qkv -> d_qkv, its last columns added to
+  kMergeAttention,      // o (rows, columns = a d), lse, o', lse' of other keys -> o, lse of both,
+                        //   in place: o = (o e^lse + o' e^lse') / (e^lse + e^lse')
 };
 std::string_view pointwise_name(PointwiseKind kind);
 

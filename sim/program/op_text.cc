@@ -3,6 +3,8 @@
 //
 //   gemm weight_gradient 4096x8192x1024 batch=1 bf16 output=fp32 accumulate bias block_scales
 //   attention forward batch=1 heads=32 kv_heads=8 queries=4096 keys=4096 head_dim=128 bf16 causal
+//   attention forward batch=1 ... queries=2048 keys=8192 head_dim=128 bf16 causal gathered
+//   attention forward batch=1 ... queries=2048 keys=1024 head_dim=128 bf16 step=3
 //   pointwise rotary 4096x5120 bf16 head_dim=128
 //   norm backward rms 4096x8192 bf16            pointwise softmax 4096x4096 bf16 output=bf16 causal
 //   pointwise dropout 4096x4096 bf16 scores
@@ -19,7 +21,7 @@ namespace stepcast {
 
 namespace {
 
-constexpr int kPointwiseKinds = static_cast<int>(PointwiseKind::kTranspose) + 1;
+constexpr int kPointwiseKinds = static_cast<int>(PointwiseKind::kMergeAttention) + 1;
 
 std::string_view pass_name(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 std::string_view norm_name(NormKind kind) { return kind == NormKind::kLayer ? "layer" : "rms"; }
@@ -63,6 +65,8 @@ void print(std::string& out, const Attention& a) {
   if (a.causal) append(out, " causal");
   if (a.dropout) append(out, " dropout");
   if (a.deterministic) append(out, " deterministic");
+  if (a.source == KeySource::kGathered) append(out, " gathered");
+  if (a.source == KeySource::kPassed) append(out, " step=", a.step);
 }
 
 void print(std::string& out, const Norm& n) {
@@ -132,6 +136,11 @@ Op read_attention(Tokens& in) {
   a.causal = in.take("causal");
   a.dropout = in.take("dropout");
   a.deterministic = in.take("deterministic");
+  if (in.take("gathered")) a.source = KeySource::kGathered;
+  if (a.source == KeySource::kOwn && in.peek().starts_with("step=")) {
+    a.source = KeySource::kPassed;
+    a.step = in.integer("step=", 1, kRanksMax);
+  }
   return a;
 }
 

@@ -108,6 +108,8 @@ std::string_view transfer_name(TransferKind kind);  // "all_reduce", ...
 enum class Reduction : std::uint8_t { kSum, kMaximum };
 
 // A message or collective as a value: what it costs follows from this and the cluster alone.
+// A Collective of kSendReceive is a shift: each member sends what it reads to the next of its group
+// and writes what comes from the one before, the last to the first, all at once.
 // `bytes`: all-reduce, broadcast, send: the tensors; all-gather: all that is gathered (the output);
 // reduce-scatter: all that is reduced (the input); all-to-all: what one rank holds before.
 struct Transfer {
@@ -235,6 +237,9 @@ struct Program {
 // them, in the order of the ranks (sequence parallelism). Token ids of a chunk (int64 residents)
 // hold, in each call, those of the call's micro-batch: what a Gather reads is the text, what a Loss
 // reads is the text one token further.
+// Over a context axis of c ranks each sequence is cut into 2 c equal stretches, of which rank i has
+// numbers i and 2 c - 1 - i, one behind the other: a causal mask then leaves all ranks the same
+// work (NVIDIA/TransformerEngine, PyTorch). "The micro-batch's tokens" of a rank are those.
 // The loss is the mean over all tokens of the global batch: d_logits is divided by their number,
 // sequence_length * micro_batch * micro_batches * data * replica. Ids are below `vocabulary`; rows
 // of a table and columns of logits beyond it are padding, which no token has and no softmax counts.
@@ -246,11 +251,15 @@ struct Batch {
   bool operator==(const Batch&) const = default;
 };
 
-// Tensors that are laid end to end, in this order, where state is sharded over the data axis: one
+// The axes over which weights are copies and gradients add up: data ranks see other sequences,
+// context ranks other tokens of the same. ZeRO shards the state over all of them.
+inline constexpr AxisSet kStateAxes = Axis::kContext | Axis::kData;
+
+// Tensors that are laid end to end, in this order, where state is sharded over kStateAxes: one
 // array of n elements, of which each of d ranks has ceil(n / d), the last ones padded.
-//   * A reduce-scatter or all-gather over data takes the `whole` tensors of a flat as that array;
-//     with several flats, each is cut by itself. Where no tensors of their own hold the shares, the
-//     rank's share lies in place, and the rest of the array is not to be relied on.
+//   * A reduce-scatter or all-gather over these axes takes the `whole` tensors of a flat as that
+//     array; with several flats, each is cut by itself. Where no tensors of their own hold the
+//     shares, the rank's share lies in place, and the rest of the array is not to be relied on.
 //   * An all-reduce of fewer bytes than its operands hold works on the rank's share of each.
 //   * An Update of fewer elements than its tensors hold works on the rank's share of them.
 struct Flat {

@@ -32,8 +32,13 @@ Arity arity(const Gemm& g) {
 }
 
 Arity arity(const Attention& a) {
-  if (a.pass == Pass::kForward) return {{1, 2}, {2, 2}};
-  return {{4, 5}, {1, 1}};
+  const bool forward = a.pass == Pass::kForward;
+  switch (a.source) {
+    case KeySource::kOwn: return forward ? Arity{{1, 2}, {2, 2}} : Arity{{4, 5}, {1, 1}};
+    case KeySource::kGathered: return forward ? Arity{{2, 3}, {2, 2}} : Arity{{5, 6}, {2, 2}};
+    case KeySource::kPassed: return forward ? Arity{{2, 3}, {2, 2}} : Arity{{6, 7}, {2, 2}};
+  }
+  return {};
 }
 
 Arity arity(const Norm& n) {
@@ -51,7 +56,10 @@ Arity arity(const Pointwise& p) {
     case PointwiseKind::kSwigluBackward:
     case PointwiseKind::kGegluBackward:
     case PointwiseKind::kDropoutBackward:
+    case PointwiseKind::kKeysValuesBackward:
     case PointwiseKind::kSoftmaxBackward: return {{2, 2}, {1, 1}};
+    case PointwiseKind::kKeysValues: return {{1, 2}, {1, 1}};
+    case PointwiseKind::kMergeAttention: return {{4, 4}, {2, 2}};
     case PointwiseKind::kDropout: return {{1, 1}, {2, 2}};
     case PointwiseKind::kDropoutAdd: return {{2, 3}, {2, 2}};
     case PointwiseKind::kFill: return {{0, 0}, {1, kAnyNumber}};   // one kernel over many tensors

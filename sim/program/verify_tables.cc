@@ -93,7 +93,7 @@ std::string dropout_fault(double rate) {
   return fits ? "" : "dropout: the rate is out of range";
 }
 
-// The whole tensors' elements, shared out over the data axis, are what each share holds.
+// The whole tensors' elements, shared out over the state's axes, are what each share holds.
 std::string flat_fault(const Job& job, const Flat& flat, std::vector<bool>& taken) {
   std::int64_t elements = 0;
   const auto take = [&](TensorId id) {
@@ -108,7 +108,7 @@ std::string flat_fault(const Job& job, const Flat& flat, std::vector<bool>& take
     if (elements > kBytesMax) return "it has too many elements";
   }
   if (elements < 1) return "it has no elements";
-  const std::int64_t ranks = job.mesh.degree(Axis::kData);
+  const std::int64_t ranks = job.mesh.group_size(kStateAxes);
   for (const TensorId id : flat.shares) {
     if (std::string fault = take(id); !fault.empty()) return fault;
     const std::int64_t share = job.tensors[static_cast<std::size_t>(id)].shape.elements();
@@ -285,12 +285,31 @@ class BodyChecker {
     if (fault.empty()) fault = check_operands(collective.operands);
     if (!fault.empty()) return fault;
     const Transfer& transfer = job_.transfers[static_cast<std::size_t>(collective.transfer)];
-    if (transfer.kind == TransferKind::kSendReceive) return "a message is no collective";
+    if (transfer.kind == TransferKind::kSendReceive) {
+      if (transfer.axes.has(Axis::kPipeline)) return "a message between stages is no collective";
+      fault = check_shift(collective.operands);
+      if (!fault.empty()) return fault;
+    }
     if (sends_or_receives(collective.stream)) return "a collective on a stream of messages";
     if (collective.pieces < 1 || collective.pieces > kPiecesMax) {
       return text_of(collective.pieces, " pieces are not 1 to ", kPiecesMax);
     }
     return "";
+  }
+
+  // Members that pass tensors on hold what they send and what comes, of one size.
+  std::string check_shift(Operands operands) const {
+    const auto bytes = [&](std::int32_t at, std::int32_t count) {
+      Bytes sum;
+      for (std::int32_t i = 0; i < count; ++i) {
+        const TensorId id = body_.operands[static_cast<std::size_t>(operands.first + at + i)];
+        sum += job_.tensors[static_cast<std::size_t>(id)].bytes();
+      }
+      return sum;
+    };
+    return bytes(0, operands.reads) == bytes(operands.reads, operands.writes)
+               ? ""
+               : "what is passed on and what comes differ in size";
   }
 
   // `step` is what the message's stream asks for; 0: it is no stream of such messages.

@@ -92,6 +92,11 @@ void add_data_parallel(Cases& cases) {
   cases.add("zero0_without_clipping", llama, 2, [](Plan& p) {
     p.data = 2, p.clip_gradients = false;
   });
+  cases.add("zero3_layers_in_a_loop", gpt, 2, [](Plan& p) {
+    p.data = 2, p.zero = 3, p.scan_layers = true, p.fused_attention = false;
+    p.recompute = Recompute::kModules;
+    p.recompute_modules = {"attention_core", "norm", "activation"};
+  });
 }
 
 void add_tensor_parallel(Cases& cases) {
@@ -213,6 +218,54 @@ void add_dropout(Cases& cases) {
   });
 }
 
+// Each exchange by itself and beside all else that a plan may ask for.
+void add_context(Cases& cases) {
+  using enum PipelineSchedule;
+  for (const auto how : {ContextExchange::kAllGather, ContextExchange::kRing}) {
+    const std::string name = how == ContextExchange::kRing ? "context_ring_" : "context_gather_";
+    const auto add = [&](const std::string& rest, Model (*model)(std::int64_t), std::int64_t layers,
+                         std::int64_t ranks, auto change) {
+      cases.add(name + rest, model, layers, [&](Plan& p) {
+        p.context = ranks, p.context_exchange = how;
+        change(p);
+      });
+    };
+    add("2", gpt, 2, 2, [](Plan&) {});
+    add("4_micro2", llama, 2, 4, [](Plan& p) { p.micro_batch = 2; });
+    add("4_qk_norm", qwen, 2, 4, [](Plan&) {});
+    for (int zero = 1; zero <= 3; ++zero) {
+      add("2_data2_zero" + std::to_string(zero), gpt, 2, 2,
+          [&](Plan& p) { p.data = 2, p.zero = zero; });
+    }
+    add("4_zero3_alone", llama, 3, 4, [](Plan& p) { p.zero = 3; });
+    add("2_hybrid", llama, 2, 2, [](Plan& p) { p.data = 2, p.zero = 2, p.shard_group = 1; });
+    add("2_tensor2_sequence", qwen, 2, 2,
+        [](Plan& p) { p.tensor = 2, p.sequence_parallel = true; });
+    add("2_tensor2_pipeline2_zero1", gpt, 2, 2,
+        [](Plan& p) { pipeline(p, 2, k1f1b), p.tensor = 2, p.zero = 1, p.micro_batch = 2; });
+    add("2_interleaved_serial_tensor", llama, 4, 2,
+        [](Plan& p) { pipeline(p, 2, kInterleaved, 2), p.tensor = 2, p.tensor_overlap = false; });
+    add("4_full", gpt, 2, 4, [](Plan& p) { p.recompute = Recompute::kFull; });
+    add("2_selective", llama, 2, 2, [](Plan& p) { p.recompute = Recompute::kSelective; });
+    for (const std::string& module : kRecomputeModules) {
+      add("4_" + module, qwen, 1, 4,
+          [&](Plan& p) { p.recompute = Recompute::kModules, p.recompute_modules = {module}; });
+    }
+    add("4_dropout_micro2", gpt, 2, 4, [](Plan& p) { p.dropout = true, p.micro_batch = 2; });
+    add("2_dropout_tensor2_sequence_selective", gpt, 2, 2, [](Plan& p) {
+      p.dropout = true, p.tensor = 2, p.sequence_parallel = true;
+      p.recompute = Recompute::kSelective;
+    });
+    add("2_deterministic", llama, 2, 2,
+        [](Plan& p) { p.deterministic = true, p.filled = 2 * kFilledMessage - 1; });
+    add("2_another_order_of_axes", gpt, 2, 2, [](Plan& p) {
+      pipeline(p, 2, k1f1b), p.data = 2, p.zero = 2;
+      p.order = {Axis::kPipeline, Axis::kData,    Axis::kTensor,
+                 Axis::kContext,  Axis::kReplica, Axis::kExpert};
+    });
+  }
+}
+
 void add_combined(Cases& cases) {
   using enum PipelineSchedule;
   cases.add("tensor2_pipeline2_zero1", gpt, 2, [](Plan& p) {
@@ -266,6 +319,7 @@ std::vector<TrainingCase> all_cases() {
   add_documents(cases);
   add_recompute(cases);
   add_dropout(cases);
+  add_context(cases);
   add_combined(cases);
   return cases.all();
 }

@@ -115,6 +115,21 @@ TEST(Activations, SelectiveRecomputationLeavesThirtyFour) {
   }
 }
 
+// Where the core's result goes with it, the projection's input, 2 of the 34, is dropped, too; alone
+// the word says nothing.
+TEST(Activations, RecomputingTheContextDropsTheProjectionsInput) {
+  for (const Size& z : kSizes) {
+    const Model model = gpt_model(2, z.h, z.a, 512, z.s);
+    Plan plan = unfused(z, 1, false);
+    plan.recompute = Recompute::kModules;
+    plan.recompute_modules = {"context"};
+    EXPECT_EQ(saved_by_layer(model, plan).counted,
+              34 * z.s * z.b * z.h + 5 * z.a * z.s * z.s * z.b);
+    plan.recompute_modules = {"attention_core", "context"};
+    EXPECT_EQ(saved_by_layer(model, plan).counted, 32 * z.s * z.b * z.h);
+  }
+}
+
 // Running the product behind queries, keys and values again drops them: 6 of the 34.
 TEST(Activations, RecomputingQueriesKeysAndValuesDropsSix) {
   for (const Size& z : kSizes) {

@@ -172,6 +172,18 @@ TEST(EightBit, KeepsOneByteOfEachInputOfAProduct) {
   }
 }
 
+// They are made again from the inputs of norms and activation, which are in 16 bits, and from o.
+TEST(EightBit, KeepsNoCopyThatIsRunAgain) {
+  Plan plan = plan_with(Scaling::kDelayed);
+  plan.recompute = Recompute::kModules;
+  plan.recompute_modules = {"norm", "activation", "quantize"};
+  const std::int64_t wide = 4 * kHidden + 2 * (kHidden + 2 * kKv) + 2 * kHidden + 4 * kFfn;
+  EXPECT_EQ(saved_by_layer(plan), kTokens * wide);
+  plan.tensor = 2;
+  plan.sequence_parallel = true;
+  EXPECT_EQ(saved_by_layer(plan), kTokens * wide / 2);
+}
+
 // TransformerEngine issues 257 and 1429: fp8 takes more memory for weights than bf16, one byte a
 // parameter, two with transposes (Hopper); unless the weights themselves are held in fp8.
 TEST(EightBit, AddsAByteAParameterAndTwoWithTransposes) {

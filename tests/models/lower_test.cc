@@ -74,6 +74,7 @@ Case random_case(std::mt19937& random) {
   p.document_length = p.fused_attention ? pick({0, 4, 16}) : 0;
   p.dropout = random() % 2 == 0;
   p.clip_gradients = random() % 4 != 0;
+  p.scan_layers = random() % 4 == 0;
   p.optimizer_sync = random() % 2 == 0;
   if (random() % 2 == 0) {
     p.eight_bit.scaling = static_cast<Scaling>(1 + random() % 4);

@@ -218,7 +218,9 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
         R"("precision": {"compute": "fp32"}, "clip_gradients": false)",
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
         R"("precision": {"compute": "fp8", "scaling": "delayed", "fp8_weights": true})",
-        R"("deterministic": true)", R"("filled": [])", R"("filled": ["softmax", "norm"])",
+        R"("parallel": {"context": 4, "context_exchange": "all_gather"})",
+        R"("deterministic": true)", R"("scan_layers": true)", R"("filled": [])",
+        R"("filled": ["softmax", "norm"])",
         R"("precision": {"gradient_copy": "fp32", "master": "none", "moments": "fp16"})",
         R"("sharding": {"zero": 3, "bucket": "25 MiB", "shard_group": 4, "prefetch": 0},
            "parallel": {"data": 8, "order": ["data", "tensor", "pipeline"]})",
@@ -273,9 +275,39 @@ TEST(Plan, SaysWhichDegreeWouldDivideTheDevices) {
 }
 
 TEST(Plan, RefusesDegreesThatAreNotCoveredYet) {
-  EXPECT_THAT(error_of(with(R"("context": 2)")),
-              HasSubstr("context parallelism is not covered yet"));
   EXPECT_THAT(error_of(with(R"("expert": 8)")), HasSubstr("expert parallelism is not covered yet"));
+}
+
+// Two stretches a context rank, of which tensor ranks may have equal parts.
+TEST(Plan, CutsTheSequenceInTwoStretchesAContextRank) {
+  const auto sequence = [](int length, const std::string& parallel, const std::string& more = "") {
+    return error_of(R"({"batch": {"sequence_length": )" + std::to_string(length) +
+                    R"(}, "parallel": {)" + parallel + "}" + more + "}");
+  };
+  EXPECT_EQ(sequence(96, R"("context": 4)"), "no error");
+  EXPECT_THAT(sequence(100, R"("context": 4)"),
+              HasSubstr("batch.sequence_length: context 4 cuts the sequence into 8 stretches, but "
+                        "100 is not a multiple of that; use 96 or 104"));
+  EXPECT_THAT(sequence(24, R"("context": 4, "tensor": 4, "sequence_parallel": true)"),
+              HasSubstr("24 is not a multiple of context 4 x tensor 4; use 16 or 32"));
+  EXPECT_THAT(sequence(96, R"("context": 2)", R"(, "attention": "unfused")"),
+              HasSubstr("parallel.context: unfused attention takes the scores of a whole"));
+  EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 96, "document_length": 48},
+                           "parallel": {"context": 2}})"),
+              HasSubstr("batch.document_length: documents packed into a sequence"));
+  EXPECT_THAT(error_of(with(R"("context_exchange": "all_to_all")")),
+              HasSubstr("parallel.context_exchange"));
+}
+
+TEST(Plan, CountsContextRanksAmongTheDevices) {
+  const Plan plan = read(with(R"("tensor": 8, "context": 4, "pipeline": 4)"), llama(), 1024);
+  EXPECT_EQ(plan.data, 8);
+  EXPECT_EQ(plan.shards(), 32);
+  EXPECT_EQ(plan.mesh().degree(Axis::kContext), 4);
+  EXPECT_EQ(plan.mesh().degree(Axis::kData), 8);
+  EXPECT_THAT(error_of(with(R"("tensor": 8, "context": 3)"), llama(), 1024),
+              HasSubstr("parallel.context: tensor 8 x context 3 x pipeline 1 = 24 ranks do not "
+                        "divide the 1024 devices of the cluster; context 2 or 4 would"));
 }
 
 TEST(Plan, RefusesMoreRanksThanAMeshMayHave) {

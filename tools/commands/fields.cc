@@ -1,8 +1,6 @@
-// The what-if file's half of the table, and how paths nest. The limits are those of the readers; a
-// test steps over each of them.
+// The what-if file's half of the table. The limits are those of the readers; a test steps over each
+// of them.
 #include "tools/commands/fields.h"
-
-#include <algorithm>
 
 #include "sim/program/mesh.h"
 #include "sim/program/pieces.h"
@@ -226,7 +224,15 @@ std::vector<Field> batch_and_parallel_fields() {
             "asynchronous tensor parallelism of PyTorch). Needs sequence_parallel.",
             "Hides most of what tensor_exposed has left; smaller products are slower."),
       count("parallel.context", "1", kDegree,
-            "Ranks that share one sequence; only 1 is covered yet."),
+            "Ranks that share every sequence: each has two stretches of it (of 2 x context), the "
+            "i-th first and the i-th last. Only attention needs the others' keys and values.",
+            "Divides activations; context_exposed. Weights are copies, as among data ranks: "
+            "sharding divides by both."),
+      word("parallel.context_exchange", "ring", "ring all_gather",
+           "How context ranks see each other's keys and values: block by block round a ring, each "
+           "beside attention on the block before (Transformer Engine's p2p), or gathered before "
+           "attention (Llama 3, PyTorch).",
+           "The same bytes; a ring hides most of them, in smaller kernels."),
       count("parallel.expert", "1", kDegree,
             "Ranks that share the experts; only 1 is covered yet."),
       count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
@@ -234,8 +240,8 @@ std::vector<Field> batch_and_parallel_fields() {
       count("parallel.virtual_stages", "1", {1, 10'000},
             "Stretches of layers (chunks) that a stage holds, interleaved.",
             "Divides the bubble by it; multiplies the messages between stages."),
-      count("parallel.data", "what the cluster leaves: devices / (tensor x pipeline)", kDegree,
-            "Ranks that work on different sequences; they reduce their gradients.",
+      count("parallel.data", "what the cluster leaves: devices / (tensor x context x pipeline)",
+            kDegree, "Ranks that work on different sequences; they reduce their gradients.",
             "data_exposed, and what sharding divides by."),
       word("parallel.schedule", "1f1b; interleaved with virtual_stages > 1",
            "gpipe 1f1b interleaved", "The order of forward and backward calls on a stage.",
@@ -290,7 +296,8 @@ std::vector<Field> memory_fields() {
                        "Full recomputation of the first layers of each chunk only (Megatron-LM: "
                        "--recompute-method block).")),
       input_only(word("recompute.modules", "not given",
-                      "attention_core norm activation mlp attention projection up qkv",
+                      "attention_core norm activation mlp attention projection up qkv quantize "
+                      "context",
                       "Run these parts of each layer again.", "", Form::kWords)),
       field(Form::kObject, "precision", "{}", "The types in which numbers are held."),
       word("precision.compute", "\"bf16\"", "fp32 bf16 fp16 fp8",
@@ -338,8 +345,8 @@ std::vector<Field> memory_fields() {
       word("loss", "\"parallel\"", "parallel torch megatron megatron_fused transformer_engine",
            "Whose cross-entropy: one kernel a part; PyTorch's or Megatron-LM's unfused one on an "
            "fp32 copy of the logits; Megatron-LM's fusion; Transformer Engine's, in place.",
-           "4, 4, 9, 13 or 3 passes over the logits, all on the last stage. Beside the logits it "
-           "keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
+           "16, 36, 52, 52 or 10 bytes a logit over the memory bus, on the last stage. Beside the "
+           "logits it keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
            "transformer_engine none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
@@ -348,6 +355,11 @@ std::vector<Field> memory_fields() {
             "What is trained; no time and no memory."),
       field(Form::kSwitch, "clip_gradients", "true",
             "Clip by the global norm: all ranks reduce it before the update."),
+      field(Form::kSwitch, "scan_layers", "false",
+            "The layers are one loop over stacked tensors (jax.lax.scan), so what a layer saves "
+            "for backward is copied into its stack; not what is 8 bits, nor the input that full "
+            "recomputation keeps.",
+            "A read and a write more of each saved activation of 16 bits or more."),
       field(Form::kSwitch, "deterministic", "false",
             "Deterministic algorithms (Megatron-LM's --deterministic-mode): PyTorch fills new "
             "tensors before they are written, and attention's backward adds up in one order.",
@@ -372,7 +384,7 @@ std::vector<Field> memory_fields() {
             "What is added to a buffer of another type is not first copied to that type.",
             "8 bytes more a weight and micro-batch, where accumulation is not fused."),
       field(Form::kSwitch, "fusion.norm_gradients", "true",
-            "The weight gradients of a norm come with its input gradient."),
+            "The weight gradients of a norm come with its input gradient; PyTorch's do not."),
       field(Form::kSwitch, "fusion.flat_gradients", "true",
             "A shard group's gradients are made side by side, not copied there afterwards (FSDP)."),
       field(Form::kSwitch, "fusion.qkv_gradients", "true",
@@ -381,6 +393,28 @@ std::vector<Field> memory_fields() {
             "A gated MLP's activation and product are one kernel."),
       field(Form::kSwitch, "fusion.update", "true",
             "The update is one kernel; else fp32 gradients are unscaled, clipped, copied."),
+      field(Form::kSwitch, "fusion.lookups", "true",
+            "The embedding is looked up; else it is the product of a one-hot matrix with the "
+            "table, and its gradient another (JAX's one_hot and einsum).",
+            "Two products of tokens x vocabulary x hidden, and the one-hot matrix written."),
+      field(Form::kSwitch, "fusion.biases", "true",
+            "A bias is added as its product is made; else by a pass over the result (XLA)."),
+      field(Form::kSwitch, "fusion.softmax", "true",
+            "The softmax of unfused attention is one kernel a direction; else its maximum, its sum "
+            "and the quotient are three, and the sum in its gradient is one more (XLA).",
+            "4 bytes more a score forward and 4 backward with 16 bits."),
+      field(Form::kSwitch, "fusion.heads", "true",
+            "The products of unfused attention read and write tokens as the layers have them; else "
+            "they are transposed to and from one matrix a head (XLA)."),
+      field(Form::kSwitch, "fusion.norms", "true",
+            "A norm is one kernel a direction; else statistics and result each read its input, in "
+            "fp32 (XLA)."),
+      field(Form::kSwitch, "fusion.gelu", "true",
+            "The gradient of gelu works from its input; else the fp32 tanh in it is kept (XLA)."),
+      field(Form::kSwitch, "fusion.dropout", "true",
+            "Dropout draws its random bits as it uses them; else they are written, then read "
+            "(XLA).",
+            "8 bytes an element, each time it runs."),
       field(Form::kObject, "host", "{}", "The framework's host side."),
       field(Form::kSwitch, "host.p2p_sync", "false",
             "The host waits for the whole device at every message between stages (Megatron-Core's "
@@ -469,32 +503,6 @@ std::vector<Field> all_fields() {
   append(all, report_fields());
   append(all, terms());
   return all;
-}
-
-std::string_view last_component(std::string_view path) {
-  const std::size_t dot = path.rfind('.');
-  return dot == std::string_view::npos ? path : path.substr(dot + 1);
-}
-
-std::vector<Field> children(const std::vector<Field>& fields, const Field& parent) {
-  std::vector<Field> found;
-  std::copy_if(fields.begin(), fields.end(), std::back_inserter(found), [&](const Field& f) {
-    if (f.topic != parent.topic || !f.path.starts_with(parent.path)) return false;
-    std::string_view rest = f.path.substr(parent.path.size());
-    if (rest.starts_with("[]")) rest.remove_prefix(2);
-    return rest.starts_with('.') && rest.find('.', 1) == std::string_view::npos;
-  });
-  return found;
-}
-
-std::vector<std::string> split_words(std::string_view words) {
-  std::vector<std::string> list;
-  for (std::size_t at = 0; at < words.size();) {
-    const std::size_t end = std::min(words.find(' ', at), words.size());
-    list.emplace_back(words.substr(at, end - at));
-    at = end + 1;
-  }
-  return list;
 }
 
 }  // namespace stepcast

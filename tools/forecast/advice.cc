@@ -80,6 +80,24 @@ void add_degrees(const Plan& plan, const Model& model, std::vector<Change>& chan
   if (p % 2 == 0) add("tensor x 2, pipeline / 2", 2 * t, p / 2, d);
 }
 
+// Context ranks instead of data ranks, and back.
+void add_context(const Plan& plan, std::vector<Change>& changes) {
+  const auto add = [&](const char* name, std::int64_t context, std::int64_t data) {
+    std::vector<std::string> sets = {set_text("parallel.context", context),
+                                     set_text("parallel.data", data)};
+    keep_global_batch(plan, sets);
+    changes.push_back({name, std::move(sets)});
+  };
+  const bool more = 2 * plan.context <= most_context(plan.sequence_length);
+  if (more && plan.data % 2 == 0) add("context x 2, data / 2", 2 * plan.context, plan.data / 2);
+  if (plan.context % 2 == 0) add("context / 2, data x 2", plan.context / 2, 2 * plan.data);
+  if (plan.context == 1) return;
+  const bool ring = plan.context_exchange == ContextExchange::kRing;
+  changes.push_back(
+      {ring ? "keys and values gathered" : "keys and values round a ring",
+       {ring ? "parallel.context_exchange=all_gather" : "parallel.context_exchange=ring"}});
+}
+
 void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& changes) {
   if (plan.pipeline == 1) return;
   const auto interleave = [&](const char* name, std::int64_t chunks) {
@@ -106,6 +124,7 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
 }
 
 void add_memory(const Plan& plan, std::vector<Change>& changes) {
+  const std::int64_t copies = plan.context * plan.data;  // of the state, unless it is sharded
   const bool every_layer = plan.recompute == Recompute::kFull && plan.recompute_every == 1 &&
                            plan.recompute_layers == 0;
   if (plan.recompute != Recompute::kNone) {
@@ -119,13 +138,13 @@ void add_memory(const Plan& plan, std::vector<Change>& changes) {
   if (!plan.expandable_segments) {
     changes.push_back({"expandable segments", {"allocator.expandable_segments=true"}});
   }
-  if (plan.data > 1 && plan.zero < 3) {
+  if (copies > 1 && plan.zero < 3) {
     changes.push_back({"zero + 1", {set_text("sharding.zero", plan.zero + 1)}});
   }
-  if (plan.data > 1 && plan.zero > 0) {
+  if (copies > 1 && plan.zero > 0) {
     changes.push_back({"zero - 1", {set_text("sharding.zero", plan.zero - 1)}});
   }
-  if (plan.data > 1 && !plan.overlap) {
+  if (copies > 1 && !plan.overlap) {
     changes.push_back({"sharding overlap", {"sharding.overlap=true"}});
   }
 }
@@ -149,7 +168,7 @@ void add_tensor(const Plan& plan, std::vector<Change>& changes) {
     changes.push_back({"tensor overlap", {"parallel.tensor_overlap=true"}});
   }
   constexpr std::int64_t kPieces = 4;  // Transformer Engine's num_splits
-  const bool even = plan.sequence_length * plan.micro_batch % kPieces == 0;
+  const bool even = plan.tokens() % kPieces == 0;
   if (plan.sequence_parallel && plan.tensor_overlap && plan.tensor_pieces == 1 && even) {
     changes.push_back({"tensor pieces", {set_text("parallel.tensor_pieces", kPieces)}});
   }
@@ -265,6 +284,11 @@ bool has_to_balance(StageLayout layout, const Model& model, std::int64_t pipelin
   return layout == StageLayout::kGiven || (layout == StageLayout::kEven && uneven);
 }
 
+std::int64_t most_context(std::int64_t sequence_length) {
+  constexpr std::int64_t kTokens = 8192;
+  return std::max<std::int64_t>(1, sequence_length / kTokens);
+}
+
 std::vector<Change> changes_of(const Plan& plan, const Model& model) {
   std::vector<Change> changes;
   add_memory(plan, changes);
@@ -272,6 +296,7 @@ std::vector<Change> changes_of(const Plan& plan, const Model& model) {
   add_batch(plan, changes);
   add_pipeline(plan, model, changes);
   add_degrees(plan, model, changes);
+  add_context(plan, changes);
   return changes;
 }
 

@@ -35,6 +35,11 @@ Advice advise(const WhatIf& what_if, const Forecast& now);
 bool has_to_balance(StageLayout layout, const Model& model, std::int64_t pipeline,
                     std::int64_t virtual_stages);
 
+// The most context ranks that are worth a try for sequences of that length: with fewer than 8,192
+// tokens, what Llama 3's long-context runs gave each rank (Dubey et al. 2024, table 4: 131,072 over
+// 16), all ranks' products would be small for nothing.
+std::int64_t most_context(std::int64_t sequence_length);
+
 // A plan that differs by one step from this one, under a name that is the same for every plan.
 struct Change {
   std::string name;               // "tensor x 2"

@@ -28,17 +28,17 @@ double layer_launches(const Model& model, const Plan& plan, const Device& device
   const Flops layers = model_flops_per_token(model, plan.sequence_length, true) - head;
   const double tokens = static_cast<double>(plan.micro_batch) *
                         static_cast<double>(plan.sequence_length) /
-                        static_cast<double>(plan.tensor);
+                        static_cast<double>(plan.context * plan.tensor);
   const Flops layer = layers / (3.0 * static_cast<double>(model.layers)) * tokens;
   return layer / matrix_rate(plan.product(), device) / kLaunch;
 }
 
 std::string plan_kind(const Model& model, const Plan& plan, const Device& device) {
   if (layer_launches(model, plan, device) < kLayerKernels) return std::string(kLaunchBound);
-  if (plan.effective_zero() == 3 && plan.data > 1) return "sharded";
+  if (plan.effective_zero() == 3) return "sharded";
   if (plan.pipeline > 1) return "pipeline";
   if (plan.tensor > 1) return "tensor";
-  return plan.data > 1 ? "data" : "one device";
+  return plan.context * plan.data > 1 ? "data" : "one device";
 }
 
 std::string write_error_classes(const std::vector<ErrorClass>& classes) {

@@ -62,6 +62,10 @@ std::string plan_text(const WhatIf& what_if) {
   std::vector<std::string> words;
   words.push_back(fmt::format("tensor {}{}", plan.tensor,
                               plan.sequence_parallel ? " (sequence parallel)" : ""));
+  if (plan.context > 1) {
+    words.push_back(fmt::format("context {} ({})", plan.context,
+                                config.at("parallel").at("context_exchange").get<std::string>()));
+  }
   words.push_back(fmt::format("pipeline {}", plan.pipeline));
   if (plan.pipeline > 1) {
     words.push_back(config.at("parallel").at("schedule").get<std::string>());

@@ -51,7 +51,8 @@ GpuSubject prepare(const CalibrateArguments& arguments, const std::string& confi
                      lower_ring(transformer(what_if.model, plan), what_if.plan, kRingRounds)};
   const std::string fault = verify(subject.ring);
   STEPCAST_CHECK(fault.empty(), fault);
-  const std::string trouble = executable(subject.ring);
+  std::string trouble = executable(subject.ring);
+  if (trouble.empty()) trouble = cuda_unsupported(subject.ring);
   if (!trouble.empty()) throw Error(config, trouble);
   subject.alone = arguments.launch == "threads" && subject.ring.mesh.ranks() > cuda_devices();
   return subject;

@@ -222,6 +222,8 @@ std::unique_ptr<Prepared> prepare(const ExecuteArguments& arguments, bool speak)
   gpus.options.graphs = prepared->what_if.cluster.device.graphs;
   gpus.options.register_buffers = arguments.register_buffers;
   prepared->job = executable_job(prepared->what_if, arguments.config);
+  const std::string trouble = gpus.used ? cuda_unsupported(prepared->job) : "";
+  if (!trouble.empty()) throw Error(arguments.config, trouble);
   const Job& job = prepared->job;
   for (const std::string& path : {arguments.json, arguments.trace}) {
     if (!path.empty()) check_writable(path);

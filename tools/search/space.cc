@@ -21,6 +21,7 @@ namespace stepcast {
 namespace {
 
 constexpr const char* kTensor = "parallel.tensor";
+constexpr const char* kContext = "parallel.context";
 constexpr const char* kPipeline = "parallel.pipeline";
 constexpr const char* kVirtual = "parallel.virtual_stages";
 constexpr const char* kSequence = "parallel.sequence_parallel";
@@ -33,8 +34,8 @@ constexpr const char* kStages = "parallel.stages";
 constexpr const char* kGlobal = "batch.global";
 
 // In the order in which they are chosen.
-constexpr std::array<std::string_view, 7> kWalked = {kTensor, kPipeline, kVirtual,  kSequence,
-                                                     kMicro,  kZero,     kRecompute};
+constexpr std::array<std::string_view, 8> kWalked = {kTensor,   kContext, kPipeline, kVirtual,
+                                                     kSequence, kMicro,   kZero,     kRecompute};
 
 // Another value of these is another work.
 const std::vector<std::string> kWork = {"batch.sequence_length", "batch.document_length",
@@ -155,7 +156,7 @@ class Walk {
   }
   // 0 where the degrees do not divide the devices.
   std::int64_t data() const {
-    const std::int64_t inner = count(kTensor) * count(kPipeline);
+    const std::int64_t inner = count(kTensor) * count(kContext) * count(kPipeline);
     return inner > 0 && devices_ % inner == 0 ? devices_ / inner : 0;
   }
 
@@ -183,6 +184,20 @@ class Walk {
     return sizes;
   }
 
+  // None but the one that is stated, unless sequences are long.
+  std::vector<std::string> context_degrees() const {
+    const std::int64_t tensor = count(kTensor), own = stated_count(kContext);
+    if (tensor == 0 || devices_ % tensor != 0) return {};
+    const std::int64_t most = most_context(stated_count("batch.sequence_length"));
+    std::vector<std::int64_t> degrees;
+    for (const std::int64_t degree : powers_up_to(std::min(most, devices_ / tensor))) {
+      if (devices_ / tensor % degree == 0) degrees.push_back(degree);
+    }
+    const bool has = std::find(degrees.begin(), degrees.end(), own) != degrees.end();
+    if (!has) degrees.push_back(own);
+    return texts(degrees);
+  }
+
   std::vector<std::string> recomputations() const {
     std::vector<std::string> words = {"none", "full"};
     const Json* attention = stated("attention");
@@ -200,13 +215,15 @@ class Walk {
     if (key == kTensor)
       return texts(divisors_up_to(devices_, question_.common().cluster.devices_per_node));
     if (key == kPipeline) {
-      if (tensor == 0 || devices_ % tensor != 0) return {};
-      return texts(divisors_up_to(question_.common().model.layers, devices_ / tensor));
+      const std::int64_t inner = tensor * count(kContext);
+      if (inner == 0 || devices_ % inner != 0) return {};
+      return texts(divisors_up_to(question_.common().model.layers, devices_ / inner));
     }
     if (key == kVirtual) return texts(chunk_counts());
     if (key == kSequence && tensor > 1) return {"true", "false"};
     if (key == kMicro) return texts(micro_batches());
-    if (key == kZero && data() > 1) return {"0", "1", "2", "3"};
+    if (key == kContext) return context_degrees();
+    if (key == kZero && count(kContext) * data() > 1) return {"0", "1", "2", "3"};
     if (key == kRecompute) return recomputations();
     return {};
   }

@@ -55,7 +55,8 @@ Json recompute_modules(std::string_view list) {
       {"core_attn", "attention_core"}, {"layernorm", "norm"}, {"mlp", "mlp"},
       {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"},
       {"up", "up"},                    {"projection", "projection"},
-      {"qkv", "qkv"}};
+      {"qkv", "qkv"},                  {"quantize", "quantize"},
+      {"context", "context"}};
   Json modules = Json::array();
   for (std::size_t at = 0; at < list.size();) {
     at = std::min(list.find_first_not_of(" ,[]()", at), list.size());

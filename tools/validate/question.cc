@@ -59,19 +59,25 @@ void refuse_offload(const Json& row) {
 // -------------------------------------------------------------------------------------- parallel
 
 struct Degrees {
-  std::int64_t gpus = 0, tensor = 1, pipeline = 1, data = 1, virtual_stages = 1;
+  std::int64_t gpus = 0, tensor = 1, context = 1, pipeline = 1, data = 1, virtual_stages = 1;
 };
 
+// Heads may be shared out over context ranks by all-to-alls (DeepSpeed-Ulysses; Transformer
+// Engine's a2a). Megatron-LM's tests say so in their names alone.
 void refuse_axes(const Json& row) {
-  for (const auto& [key, what] : {std::pair{"cp", "context"}, {"ep", "expert"}}) {
-    if (stated_count(row, "parallel", key).value_or(1) > 1) {
-      throw Error(fmt::format("parallel.{}", key),
-                  fmt::format("{} parallelism is not covered yet", what));
-    }
+  if (stated_count(row, "parallel", "ep").value_or(1) > 1) {
+    throw Error("parallel.ep", "expert parallelism is not covered yet");
+  }
+  const bool all_to_all =
+      has(lower(text_of(row, "id")), "a2a") ||
+      has(lower(text_of(flags_of(row), "cp-comm-type")), "a2a") ||
+      has(lower(text_of(section_of(section_of(row, "parallel"), "extra"), "cp_comm_type")), "a2a");
+  if (stated_count(row, "parallel", "cp").value_or(1) > 1 && all_to_all) {
+    throw Error("parallel.cp", "context parallelism by all-to-alls is not covered yet");
   }
 }
 
-// Of GPUs = tensor x pipeline x data, what is not stated follows from what is.
+// Of GPUs = tensor x context x pipeline x data, what is not stated follows from what is.
 Degrees read_degrees(const Json& row, Assumed& assumed) {
   const auto gpus = stated_count(row, "hardware", "gpus_total");
   auto tensor = stated_count(row, "parallel", "tp");
@@ -79,24 +85,30 @@ Degrees read_degrees(const Json& row, Assumed& assumed) {
   const auto data = stated_count(row, "parallel", "dp");
   if (!tensor && !pipeline) throw Error("parallel", "tp and pp are not stated");
   if (!gpus && !data) throw Error("hardware.gpus_total", "the GPU count is not known");
+  const std::int64_t context = stated_count(row, "parallel", "cp").value_or(1);
+  if (context > kRanksMax) throw Error("parallel.cp", "too many ranks");
   for (auto* degree : {&tensor, &pipeline}) {
     if (*degree) continue;
-    const std::int64_t others = (degree == &tensor ? *pipeline : *tensor) * data.value_or(1);
+    const std::int64_t others =
+        (degree == &tensor ? *pipeline : *tensor) * context * data.value_or(1);
     *degree = gpus && data && *gpus % others == 0 ? *gpus / others : 1;
     assumed.push_back(fmt::format("{} ({})", degree == &tensor ? "tp" : "pp", **degree));
   }
   Degrees degrees;
   degrees.tensor = *tensor;
   degrees.pipeline = *pipeline;
-  const double model_ranks = static_cast<double>(*tensor) * static_cast<double>(*pipeline);
+  degrees.context = context;
+  const double model_ranks = static_cast<double>(*tensor) * static_cast<double>(context) *
+                             static_cast<double>(*pipeline);
   const double ranks = model_ranks * static_cast<double>(data.value_or(1));
   if (ranks > static_cast<double>(kRanksMax)) throw Error("parallel", "too many ranks");
   degrees.gpus = gpus.value_or(static_cast<std::int64_t>(ranks));
-  degrees.data = data.value_or(degrees.gpus / (*tensor * *pipeline));
+  degrees.data = data.value_or(degrees.gpus / (*tensor * context * *pipeline));
   if (!gpus) assumed.push_back(fmt::format("gpus_total ({})", degrees.gpus));
-  if (degrees.gpus != *tensor * *pipeline * degrees.data || degrees.data < 1) {
-    throw Error("parallel", fmt::format("tp {} x pp {} x dp {} are not the {} GPUs", *tensor,
-                                        *pipeline, degrees.data, degrees.gpus));
+  if (degrees.gpus != *tensor * context * *pipeline * degrees.data || degrees.data < 1) {
+    const std::string shared = context > 1 ? fmt::format(" x cp {}", context) : std::string();
+    throw Error("parallel", fmt::format("tp {}{} x pp {} x dp {} are not the {} GPUs", *tensor,
+                                        shared, *pipeline, degrees.data, degrees.gpus));
   }
   return degrees;
 }
@@ -177,6 +189,7 @@ Json parallel_question(const Json& row, Degrees& degrees, Assumed& assumed) {
   const Json& section = section_of(row, "parallel");
   Json parallel = {{"tensor", degrees.tensor}, {"pipeline", degrees.pipeline},
                    {"data", degrees.data}};
+  if (degrees.context > 1) parallel["context"] = degrees.context;
   if (degrees.tensor > 1) {
     const auto sequence = switch_of(section, "sequence_parallel");
     if (!sequence) assumed.emplace_back("sequence_parallel (no)");
@@ -218,8 +231,9 @@ std::optional<std::int64_t> shard_group_of(const std::string& mode, std::int64_t
   return std::nullopt;
 }
 
-Json sharding_question(const Json& row, std::int64_t data, std::int64_t per_node,
+Json sharding_question(const Json& row, const Degrees& degrees, std::int64_t per_node,
                        Assumed& assumed) {
+  const std::int64_t data = degrees.data, copies = degrees.context * data;
   const Json& section = section_of(row, "parallel");
   const Json& flags = flags_of(row);
   const std::string mode = text_of(section, "fsdp_mode");
@@ -227,7 +241,7 @@ Json sharding_question(const Json& row, std::int64_t data, std::int64_t per_node
   const Json* stated = member(section, "zero_stage");
   const auto stage = count_of(section, "zero_stage");
   if (stated == nullptr) {
-    if (data > 1) assumed.emplace_back("zero_stage (0)");
+    if (copies > 1) assumed.emplace_back("zero_stage (0)");
   } else if (!stage && *stated != 0 && *stated != "0") {
     throw Error("parallel.zero_stage", "must be 0, 1, 2 or 3");
   }
@@ -236,7 +250,7 @@ Json sharding_question(const Json& row, std::int64_t data, std::int64_t per_node
     sharding["zero"] = 3;
     sharding["reshard_after_forward"] = false;
   }
-  if (data == 1) return sharding;
+  if (copies == 1) return sharding;
   const auto group = shard_group_of(mode, per_node);
   if (group && *group >= 1 && *group < data) sharding["shard_group"] = *group;
   if (mode.starts_with("FSDP+DP")) assumed.emplace_back("shard_group (all of data)");
@@ -411,7 +425,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
              {"cluster", cluster_question(row, degrees.gpus, per_node, device, assumed)},
              {"batch", batch_question(row, degrees.data, assumed)},
              {"parallel", parallel_question(row, degrees, assumed)},
-             {"sharding", sharding_question(row, degrees.data, per_node, assumed)},
+             {"sharding", sharding_question(row, degrees, per_node, assumed)},
              {"recompute", recompute_question(row)},
              {"precision", std::move(precision)},
              {"attention", attention_question(row)},
@@ -437,6 +451,8 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   // Megatron-Core's own CUDA graphs, of layers or of the whole iteration: the host issues those.
   const Json& recipe = section_of(section_of(section_of(row, "software"), "extra"), "recipe");
   if (text_of(recipe, "cuda_graph_impl") == "local") what_if["host"]["launch"] = "0 us";
+  const Json& run = section_of(section_of(row, "software"), "extra");
+  if (const auto scan = switch_of(run, "scan_layers")) what_if["scan_layers"] = *scan;
   const Json& extra = section_of(section_of(row, "model"), "extra");
   if (const auto dropout = switch_of(extra, "dropout")) what_if["dropout"] = *dropout;
   ask_deterministic(row, framework, device, what_if);

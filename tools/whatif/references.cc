@@ -231,7 +231,7 @@ void check_keys(const Object& root) {
                           "attention", "attention_kernel", "softmax",       "loss",
                           "dropout",   "dropout_rate",     "fusion",        "clip_gradients",
                           "host",      "allocator",        "deterministic", "filled",
-                          "buffers",   "expect",           "train"}) {
+                          "buffers",   "scan_layers",      "expect",        "train"}) {
     root.touch(key);
   }
   root.done();

@@ -9,8 +9,8 @@ namespace {
 
 LossKernels loss_kernels(CrossEntropy loss) {
   switch (loss) {
-    case CrossEntropy::kParallel:
-    case CrossEntropy::kMegatronFused: break;
+    case CrossEntropy::kParallel: break;
+    case CrossEntropy::kMegatronFused: return LossKernels::kMegatronFused;
     case CrossEntropy::kTorch: return LossKernels::kTorch;
     case CrossEntropy::kMegatron: return LossKernels::kMegatron;
     case CrossEntropy::kTransformerEngine: return LossKernels::kFused;
@@ -31,6 +31,13 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.qkv_gradients = object.boolean("qkv_gradients", fusion.qkv_gradients);
   fusion.gates = object.boolean("gates", fusion.gates);
   fusion.update = object.boolean("update", fusion.update);
+  fusion.lookups = object.boolean("lookups", fusion.lookups);
+  fusion.biases = object.boolean("biases", fusion.biases);
+  fusion.softmax = object.boolean("softmax", fusion.softmax);
+  fusion.heads = object.boolean("heads", fusion.heads);
+  fusion.norms = object.boolean("norms", fusion.norms);
+  fusion.gelu = object.boolean("gelu", fusion.gelu);
+  fusion.dropout = object.boolean("dropout", fusion.dropout);
   object.done();
   const Object host = root.object("host");
   for (const char* of_plan : {"p2p_sync", "pass_sync", "optimizer_sync"}) host.touch(of_plan);
@@ -54,7 +61,14 @@ Json write_software(const Device& device) {
                 {"flat_gradients", fusion.flat_gradients},
                 {"qkv_gradients", fusion.qkv_gradients},
                 {"gates", fusion.gates},
-                {"update", fusion.update}}},
+                {"update", fusion.update},
+                {"lookups", fusion.lookups},
+                {"biases", fusion.biases},
+                {"softmax", fusion.softmax},
+                {"heads", fusion.heads},
+                {"norms", fusion.norms},
+                {"gelu", fusion.gelu},
+                {"dropout", fusion.dropout}}},
               {"host",
                {{"launch", exact_seconds(device.launch)},
                 {"pass", exact_seconds(device.pass)},

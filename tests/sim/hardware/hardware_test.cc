@@ -134,11 +134,17 @@ TEST(Device, RefusesASourceForAKeyThatDoesNotExist) {
   EXPECT_THAT(error_of([&] { read_device(document); }), HasSubstr("memroy"));
 }
 
+TEST(Device, SaysHowFastIntegersAreOnlyWhereThatIsNotHalfOfFp32) {
+  EXPECT_EQ(read_device(device_file("a100-80gb")).integer_rate->value, 19.5e12);
+  EXPECT_FALSE(read_device(device_file("h100-sxm")).integer_rate.has_value());
+}
+
 TEST(Device, RefusesValuesThatNoDeviceHas) {
   const std::vector<std::pair<const char*, Json>> cases = {
       {"matrix_efficiency", 1.5}, {"matrix_efficiency", 0},        {"multiprocessors", 0},
       {"memory", "0 GB"},         {"memory_bandwidth", "0 GB/s"},  {"memory", 80},
-      {"matrix_rate", Json::object()}, {"nics_per_node", 0},       {"vector_rate", "67 GB/s"}};
+      {"matrix_rate", Json::object()}, {"nics_per_node", 0},       {"vector_rate", "67 GB/s"},
+      {"integer_rate", "0 TFLOP/s"}};
   for (const auto& [key, value] : cases) {
     Document document = device_file("h100-sxm");
     document.root[key] = value;

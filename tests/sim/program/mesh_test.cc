@@ -51,6 +51,18 @@ TEST(Mesh, CutsItsRanksIntoGroupsOfEqualSize) {
   }
 }
 
+TEST(Mesh, NumbersTheRanksOfAGroupInAscendingOrder) {
+  Mesh mesh = mesh_2x3x4();
+  mesh.order = {Axis::kPipeline, Axis::kTensor, Axis::kData,
+                Axis::kContext,  Axis::kExpert, Axis::kReplica};
+  const AxisSet set = Axis::kData | Axis::kPipeline;
+  std::vector<int> seen(2, 0);
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    int& next = seen.at(static_cast<std::size_t>(mesh.group_index(rank, set)));
+    EXPECT_EQ(mesh.index_in_group(rank, set), next++);
+  }
+}
+
 TEST(Mesh, KeepsRanksThatDifferOnlyOnTheSetInOneGroup) {
   const Mesh mesh = mesh_2x3x4();
   const AxisSet set = Axis::kTensor | Axis::kPipeline;

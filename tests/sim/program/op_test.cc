@@ -21,6 +21,11 @@ std::vector<Op> one_of_each() {
       Attention{Pass::kForward, 2, 8, 2, 64, 64, 16, true, false, Dtype::kBf16},
       Attention{Pass::kBackward, 2, 8, 2, 64, 32, 16, false, true, Dtype::kFp16},
       Attention{Pass::kBackward, 2, 8, 2, 64, 32, 16, true, false, Dtype::kBf16, true},
+      Attention{Pass::kForward, 2, 8, 2, 64, 256, 16, true, false, Dtype::kBf16, false,
+                KeySource::kGathered},
+      Attention{Pass::kForward, 2, 8, 2, 64, 32, 16, false, false, Dtype::kBf16, false,
+                KeySource::kPassed, 3},
+      Pointwise{PointwiseKind::kMergeAttention, 4, 8},
       Norm{Pass::kForward, NormKind::kRms, 4, 8, Dtype::kBf16},
       Norm{Pass::kBackward, NormKind::kLayer, 4, 8, Dtype::kFp32},
       Pointwise{PointwiseKind::kSwiglu, 4, 8, Dtype::kBf16, Dtype::kBf16, false},
@@ -51,6 +56,20 @@ TEST(Op, CountsHalfTheScoresOfCausalAttentionAndFiveProductsBackward) {
   EXPECT_EQ(flops(a).value, 2097152);
   a.pass = Pass::kBackward;
   EXPECT_EQ(flops(a).value, 2097152 * 2.5);
+}
+
+// A quarter of the sequence: 16 queries and 64 keys are a quarter of the whole triangle. In parts:
+// its own keys, and three times 16 queries over 8 keys.
+TEST(Op, CountsTheSameScoresOfKeysGatheredAndPassedOn) {
+  const Attention whole{Pass::kForward, 2, 8, 2, 64, 64, 16, true, false, Dtype::kBf16};
+  Attention gathered = whole, own = whole, passed = whole;
+  gathered.queries = own.queries = own.keys = passed.queries = 16;
+  gathered.source = KeySource::kGathered;
+  passed.source = KeySource::kPassed;
+  passed.keys = 8;
+  passed.causal = false;
+  EXPECT_EQ(flops(gathered).value * 4, flops(whole).value);
+  EXPECT_EQ(flops(own).value + 3 * flops(passed).value, flops(gathered).value);
 }
 
 // 6 rows of 8 scores in bf16: all 48 written, half of them read, from one matrix forward and from

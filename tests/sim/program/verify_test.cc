@@ -295,6 +295,20 @@ TEST(Verify, FindsMembersThatIssueUnequalCollectives) {
   EXPECT_THAT(job.verify(), HasSubstr("meets @"));
 }
 
+TEST(Verify, FindsAShiftOfUnequalSizesOrBetweenStages) {
+  Good job;
+  Job& j = job.b.job;
+  j.mesh.degree(Axis::kContext) = 2;
+  Collective& shift = job.get<Collective>(job.optimizer);
+  j.transfers.push_back({TransferKind::kSendReceive, Axis::kContext, false, Bytes(2)});
+  shift.transfer = static_cast<TransferId>(j.transfers.size()) - 1;
+  shift.operands.reads += shift.operands.writes;
+  shift.operands.writes = 0;
+  EXPECT_THAT(job.verify(), HasSubstr("what is passed on and what comes differ in size"));
+  j.transfers.back().axes = Axis::kContext | Axis::kPipeline;
+  EXPECT_THAT(job.verify(), HasSubstr("a message between stages is no collective"));
+}
+
 TEST(Verify, LetsOnlyTheEndsIntoACollectiveOfTheEnds) {
   JobBuilder b(3);
   const TensorId w = b.resident("w", {4, 8});

@@ -56,6 +56,18 @@ TEST(SearchSpace, CutsTheDevicesOfANodeAndTheLayersOfAStage) {
   EXPECT_EQ(narrow(small_question()).size(), 4u + 4u + 3u + 1u);
 }
 
+// Of sequences of 32,768 tokens no rank gets fewer than 8,192: context 1, 2 or 4.
+TEST(SearchSpace, CutsLongSequencesAmongContextRanks) {
+  const Sets fixed = {"parallel.tensor=2", "parallel.pipeline=1", "parallel.virtual_stages=1"};
+  EXPECT_EQ(narrow(small_question(), fixed).size(), 1u);
+  const std::vector<Sets> found = narrow(small_question({"batch.sequence_length=32768"}), fixed);
+  EXPECT_EQ(found.size(), 3u);
+  EXPECT_THAT(found, Contains(Contains("parallel.context=4")));
+  for (const Sets& sets : narrow(small_question({"parallel.context=2"}), fixed)) {
+    EXPECT_THAT(sets, Contains("parallel.data=2"));
+  }
+}
+
 TEST(SearchSpace, SaysOnlyWhatTheFileDoesNot) {
   // The file has pipeline 2, data 4, micro 2.
   const std::vector<Sets> found = narrow(small_question());

@@ -431,7 +431,11 @@ TEST(RunQuestion, TakesARackOfTraysForOneBox) {
 }
 
 TEST(RunQuestion, SaysWhatItDoesNotCover) {
-  EXPECT_THAT(row_refusal(with("parallel.cp", "2")), HasSubstr("context parallelism"));
+  Json by_heads = with("parallel.cp", "2");
+  by_heads["parallel"]["dp"] = 1;
+  EXPECT_EQ(row_refusal(by_heads), "");
+  by_heads["parallel"]["extra"]["cp_comm_type"] = "a2a";
+  EXPECT_THAT(row_refusal(by_heads), HasSubstr("context parallelism by all-to-alls"));
   EXPECT_THAT(row_refusal(with("parallel.ep", "8")), HasSubstr("expert parallelism"));
   EXPECT_THAT(row_refusal(with("model.experts", "8")), HasSubstr("mixture of experts"));
   EXPECT_THAT(row_refusal(with("model.name", "bert-large")), HasSubstr("encoder"));

@@ -215,7 +215,7 @@ TEST(ValidationReport, SetsLaunchBoundRunsApart) {
     Json row = row_with({{"id", "micro-" + std::string(micro)}, {"parallel.micro_batch", micro}});
     lines += row.dump() + "\n";
   }
-  lines += row_with({{"parallel.cp", "2"}}).dump();
+  lines += row_with({{"parallel.ep", "2"}}).dump();
   const std::vector<ValidationRow> rows = validate_lines(lines, "f", shipped());
   const Json json = validation_json(rows);
   EXPECT_EQ(json.at("by_source").at(0).at("count"), 2);
@@ -226,7 +226,7 @@ TEST(ValidationReport, SetsLaunchBoundRunsApart) {
   const std::string table = validation_table(rows);
   EXPECT_THAT(table, HasSubstr("launch-bound runs"));
   EXPECT_THAT(table, HasSubstr("micro-4"));
-  EXPECT_THAT(table, HasSubstr("context parallelism is not covered yet"));
+  EXPECT_THAT(table, HasSubstr("expert parallelism is not covered yet"));
   for (std::size_t at = 0; at < table.size();) {
     const std::size_t end = std::min(table.find('\n', at), table.size());
     EXPECT_LE(end - at, 100u) << table.substr(at, end - at);
