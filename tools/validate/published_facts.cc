@@ -52,6 +52,7 @@ constexpr Fact kFacts[] = {
     {"hardware.gpus_per_node", Type::kCount},
     {"hardware.inter_node_link", Type::kText},
     {"hardware.intra_node_link", Type::kText},
+    {"hardware.all_reduce_gb_per_s", Type::kNumber},
     {"software.framework", Type::kText},
     {"software.precision", Type::kText},
     {"software.attention_impl", Type::kText},

@@ -359,13 +359,25 @@ Json cluster_question(const Json& row, std::int64_t gpus, std::int64_t per_node,
   if (!link || has(lower(text), "not stated")) {
     assumed.emplace_back("inter_node_link (the standard box's)");
   }
-  if (!link) return fmt::format("{}-{}x{}", device.name, nodes, per_node);
-  const int bits = static_cast<int>(link->rate.value * 8 / 1e9 + 0.5);
+  const auto measured = number_of(hardware, "all_reduce_gb_per_s");
+  if (!link && !measured) return fmt::format("{}-{}x{}", device.name, nodes, per_node);
+  Json fabric = Json::object();
+  if (link) {
+    const int bits = static_cast<int>(link->rate.value * 8 / 1e9 + 0.5);
+    fabric["nics_per_node"] = link->cards;
+    fabric["nic_bandwidth"] = fmt::format("{} Gb/s", bits);
+  }
+  if (measured) {
+    // The source timed its own fabric: the bus bandwidth of a large all-reduce, whatever the number
+    // of ranks, is what the cards of a node send together (NVIDIA/nccl-tests doc/PERFORMANCE.md).
+    const double wires =
+        link ? link->rate.value * link->cards : device.nic_bandwidth.value * device.nics_per_node;
+    fabric["nic_efficiency"] = std::min(1.0, *measured * 1e9 / wires);
+  }
   return {{"device", device.name},
           {"nodes", nodes},
           {"devices_per_node", per_node},
-          {"fabric",
-           {{"nics_per_node", link->cards}, {"nic_bandwidth", fmt::format("{} Gb/s", bits)}}}};
+          {"fabric", std::move(fabric)}};
 }
 
 Json without_nulls(const Json& object) {

@@ -508,5 +508,18 @@ TEST(RunQuestion, WritesTheFabricThatIsStated) {
   EXPECT_THAT(silent.assumed, Contains(HasSubstr("inter_node_link")));
 }
 
+// A large all-reduce's bus bandwidth is what the cards of a node send together, whatever the number
+// of ranks: 8 cards of 50 GB/s that do 100 GB/s are a quarter as fast as their wires.
+TEST(RunQuestion, TakesTheFabricAsFastAsItsSourceTimedIt) {
+  for (const char* link : {"8x NDR400", "InfiniBand"}) {
+    Json row = with("hardware.all_reduce_gb_per_s", "100");
+    row["hardware"]["inter_node_link"] = link;
+    const Cluster cluster = read(ask(row)).cluster;
+    EXPECT_DOUBLE_EQ(cluster.nic_bandwidth.value * cluster.nics_per_node, 100e9) << link;
+  }
+  const Cluster beyond = read(ask(with("hardware.all_reduce_gb_per_s", "480"))).cluster;
+  EXPECT_DOUBLE_EQ(beyond.nic_bandwidth.value, 50e9);  // NVLink, not the wires
+}
+
 }  // namespace
 }  // namespace stepcast
