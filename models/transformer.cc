@@ -242,8 +242,7 @@ Values TransformerWriter::separate_heads(ValueId x) {
 }
 
 ValueId TransformerWriter::attention(ValueId x) {
-  const bool packed = plan_.fused_qkv || plan_.context > 1;
-  ValueId core = attention_core(packed ? packed_heads(x) : separate_heads(x));
+  ValueId core = attention_core(plan_.fused_qkv ? packed_heads(x) : separate_heads(x));
   constexpr std::uint16_t kProjection = kModuleAttention | kModuleProjection;
   ValueId out = linear("proj", core, model_.query_width() / plan_.tensor, hidden_, false,
                        kProjection, Cut::kColumns);
