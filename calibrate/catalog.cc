@@ -21,7 +21,9 @@ WorkKey transfer_key(const Job& job, TransferId id, bool receives) {
   const Transfer& transfer = job.transfers[static_cast<std::size_t>(id)];
   const int stages = job.mesh.stages();
   const int ranks = transfer.ends_only ? std::min(2, stages) : job.mesh.group_size(transfer.axes);
-  return TransferKey{transfer.kind, receives, ranks, transfer.bytes};
+  const bool shifts =
+      transfer.kind == TransferKind::kSendReceive && !transfer.axes.has(Axis::kPipeline);
+  return TransferKey{transfer.kind, receives, ranks, transfer.bytes, shifts};
 }
 
 bool takes_part(const Instruction& instruction) {
@@ -34,6 +36,7 @@ bool takes_part(const Instruction& instruction) {
 }  // namespace
 
 std::string transfer_key_name(const TransferKey& key) {
+  if (key.shifts) return "shift";
   if (key.kind == TransferKind::kSendReceive) return key.receives ? "receive" : "send";
   std::string name(transfer_name(key.kind));
   std::replace(name.begin(), name.end(), '_', '-');
@@ -73,7 +76,8 @@ std::size_t Catalog::Hash::operator()(const WorkKey& key) const {
         return combine(hash_value(kernel.op), 2 * phase + (kernel.first ? 1 : 0));
       },
       [](const TransferKey& transfer) {
-        const auto kind = 2 * static_cast<std::size_t>(transfer.kind) + (transfer.receives ? 1 : 0);
+        const auto kind = 4 * static_cast<std::size_t>(transfer.kind) + (transfer.shifts ? 2 : 0) +
+                          (transfer.receives ? 1 : 0);
         return combine(combine(static_cast<std::size_t>(transfer.bytes.count), kind),
                        static_cast<std::size_t>(transfer.ranks));
       });

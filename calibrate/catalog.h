@@ -29,6 +29,7 @@ struct TransferKey {
   bool receives = false;  // the far end of a kSendReceive, which copies, too
   int ranks = 1;          // of the group; of a pipeline all stages
   Bytes bytes;            // as Transfer::bytes counts
+  bool shifts = false;    // a kSendReceive that is a collective: both ends, and the wait for them
   bool operator==(const TransferKey&) const = default;
 };
 
@@ -37,7 +38,7 @@ using WorkKey = std::variant<KernelKey, TransferKey>;
 // "gemm forward 512x768x768 fp32, forward, first micro-batch"; "all-reduce of 4 MiB over 2 ranks".
 std::string to_text(const WorkKey& key);
 
-// "all-reduce", ..., "send" and "receive": as a profile names them (sim/hardware/work.h).
+// "all-reduce", ..., "send", "receive" and "shift": as a profile names them (sim/hardware/work.h).
 std::string transfer_key_name(const TransferKey& key);
 
 // Of an instruction that takes time, in one call. REQUIRES: it is a Compute, Collective, Send or

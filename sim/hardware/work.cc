@@ -78,8 +78,9 @@ std::vector<Timed> read_list(const Object& element, std::string_view key, Read r
 }  // namespace
 
 const std::vector<std::string>& timed_transfer_names() {
-  static const std::vector<std::string> names = {
-      "all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send", "receive"};
+  static const std::vector<std::string> names = {"all-reduce", "all-gather", "reduce-scatter",
+                                                 "broadcast",  "all-to-all", "send",
+                                                 "receive",    "shift"};
   return names;
 }
 

@@ -55,7 +55,7 @@ struct TimedWork {
 };
 
 // collective_names() without "send-receive", of which the two ends are told apart: "send",
-// "receive".
+// "receive"; and "shift", all members' at once (sim/program/program.h).
 const std::vector<std::string>& timed_transfer_names();
 
 // "seconds", "spread" and "samples" of an object, both ways. Throws Error for a time that is not

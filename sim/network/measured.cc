@@ -60,7 +60,10 @@ std::optional<TransferChoice> timed_choice(const Transfer& transfer, bool receiv
   const TimedWork* work = work_of(profile, mesh.ranks());
   if (work == nullptr) return std::nullopt;
   std::string name = collective_name(transfer.kind);
-  if (transfer.kind == TransferKind::kSendReceive) name = receives ? "receive" : "send";
+  if (transfer.kind == TransferKind::kSendReceive) {
+    name = receives ? "receive" : "send";
+    if (!transfer.axes.has(Axis::kPipeline)) name = "shift";
+  }
   const int ranks =
       transfer.ends_only ? std::min(2, mesh.stages()) : mesh.group_size(transfer.axes);
   const WireCurve curve = curve_of(*work, name, ranks);

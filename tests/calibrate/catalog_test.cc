@@ -66,6 +66,15 @@ TEST(Catalog, OfSeveralJobsHoldsWhatTheyShareOnce) {
   EXPECT_EQ(2 * once.instances(0), twice.instances(0));
 }
 
+// Keys and values of 4 tokens, 32 columns of fp32: as many bytes as a message, over as many ranks.
+TEST(Catalog, TellsAShiftFromAMessage) {
+  Plan plan = executable_plan(8, 4);
+  plan.pipeline = plan.context = 2;
+  const Job job = lowered(gpt_model(2, 16, 4, 61, 12), plan);
+  EXPECT_TRUE(count(job).contains("shift of 512 bytes over 2 ranks"));
+  EXPECT_TRUE(count(job).contains("send of 256 bytes over 2 ranks"));
+}
+
 TEST(Catalog, TellsTheTwoEndsOfAMessage) {
   Plan plan = executable_plan(8, 4);
   plan.pipeline = 2;
