@@ -13,7 +13,7 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kSequence = 128, kBatch = 2, kWidth = 64, kQueryHeads = 8, kKeyHeads = 4;
+constexpr std::int64_t kSequence = 128, kBatch = 2, kStreamWidth = 64, kQueryHeads = 8, kKeyHeads = 4;
 
 Plan shared(std::int64_t ranks, ContextExchange how) {
   Plan plan = small_plan(kSequence, kBatch, 1);
@@ -23,7 +23,7 @@ Plan shared(std::int64_t ranks, ContextExchange how) {
 }
 
 Job lowered(std::int64_t layers, const Plan& plan) {
-  const Model model = llama_model(layers, kWidth, kQueryHeads, kKeyHeads, 256, 512);
+  const Model model = llama_model(layers, kStreamWidth, kQueryHeads, kKeyHeads, 256, 512);
   check_plan(plan, model);
   Job job = lower(transformer(model, plan), plan);
   EXPECT_EQ(verify(job), "");
@@ -44,7 +44,7 @@ TEST(Context, SendsKeysAndValuesAndInBackwardTheirGradientsToo) {
       for (const std::int64_t t : {1, 2}) {
         Plan plan = shared(c, how);
         plan.tensor = t;
-        const std::int64_t d = kWidth / kQueryHeads;
+        const std::int64_t d = kStreamWidth / kQueryHeads;
         const std::int64_t block = kSequence * kBatch / c * 2 * kKeyHeads / t * d * 2;
         EXPECT_EQ(context_bytes(lowered(3, plan)) - context_bytes(lowered(2, plan)),
                   3 * (c - 1) * block);
