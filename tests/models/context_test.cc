@@ -13,7 +13,8 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kSequence = 128, kBatch = 2, kStreamWidth = 64, kQueryHeads = 8, kKeyHeads = 4;
+constexpr std::int64_t kSequence = 128, kBatch = 2, kStreamWidth = 64;
+constexpr std::int64_t kQueryHeads = 8, kKeyHeads = 4;
 
 Plan shared(std::int64_t ranks, ContextExchange how) {
   Plan plan = small_plan(kSequence, kBatch, 1);
