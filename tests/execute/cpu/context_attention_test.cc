@@ -117,7 +117,8 @@ class ContextAttention : public testing::TestWithParam<Cut> {
   void expect_as_whole() {
     for (std::int64_t r = 0; r < ranks(); ++r) {
       Attended& mine = ranks_[static_cast<std::size_t>(r)];
-      const Pointwise back{PointwiseKind::kKeysValuesBackward, rows(ranks()), kKvWide, kSaid, kSaid};
+      const Pointwise back{PointwiseKind::kKeysValuesBackward, rows(ranks()), kKvWide, kSaid,
+                           kSaid};
       run(r, ranks(), back, {&mine.d_kv, &mine.d_qkv}, {&mine.d_qkv});
       for (std::int64_t i = 0; i < rows(ranks()); ++i) {
         const std::int64_t at = row_of(r, i);
