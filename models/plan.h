@@ -274,12 +274,12 @@ std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 // Reads "batch", "parallel", "sharding", "recompute", "recompute_early_stop", "precision",
 // "vocabulary_multiple", "fused_qkv", "fused_gate_up", "attention", "softmax", "loss", "dropout",
 // "dropout_rate", "clip_gradients", "scan_layers", "deterministic", "filled", "allocator",
-// "buffers" of a what-if, "host" but for its launch, and leaves its other keys to others. `devices` > 0 derives a left out
-// data degree and has to match; 0 takes any. Required is only batch.sequence_length; the rest
-// defaults to the members above, global to micro * data (one micro-batch), the schedule to 1f1b, or
-// interleaved where virtual_stages > 1, gradients to the compute type, dropout and its rate to the
-// model's. With fp32 weights there is no further master copy, with fp32 gradients no further copy
-// of those, whatever is asked.
+// "buffers" of a what-if, "host" but for its launch, and leaves its other keys to others. With
+// `devices` > 0 a data degree that is left out is derived and has to match; 0 takes any. Required
+// is batch.sequence_length alone; the rest defaults to the members above, global to micro * data,
+// the schedule to 1f1b, or interleaved where virtual_stages > 1, gradients to the compute type,
+// dropout and its rate to the model's. With fp32 weights there is no further master copy, with
+// fp32 gradients no further copy of those, whatever is asked.
 // Throws Error at the key's place for whatever is not legal, alone or with the model.
 Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices);
 

@@ -281,7 +281,8 @@ Passes unfused(const Norm& n, const Fusion& fusion) {
   constexpr double kWide = 4;
   Passes passes;
   if (n.pass == Pass::kForward) {
-    if (!fusion.norm_sums) passes = {((layer ? 2 : 1) * kWide - size) * elements, layer ? 2.0 : 1.0};
+    const double sums = layer ? 2 : 1;
+    if (!fusion.norm_sums) passes = {(sums * kWide - size) * elements, sums};
     return passes;
   }
   if (!fusion.norm_sums) passes = {2 * kWide * elements, 1};

@@ -13,7 +13,8 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kSequence = 128, kBatch = 2, kHidden = 64, kHeads = 8, kKvHeads = 4;
+constexpr std::int64_t kSequence = 128, kBatch = 2, kStreamWidth = 64;
+constexpr std::int64_t kQueryHeads = 8, kKeyHeads = 4;
 
 Plan shared(std::int64_t ranks, ContextExchange how) {
   Plan plan = small_plan(kSequence, kBatch, 1);
@@ -23,7 +24,7 @@ Plan shared(std::int64_t ranks, ContextExchange how) {
 }
 
 Job lowered(std::int64_t layers, const Plan& plan) {
-  const Model model = llama_model(layers, kHidden, kHeads, kKvHeads, 256, 512);
+  const Model model = llama_model(layers, kStreamWidth, kQueryHeads, kKeyHeads, 256, 512);
   check_plan(plan, model);
   Job job = lower(transformer(model, plan), plan);
   EXPECT_EQ(verify(job), "");
@@ -44,8 +45,8 @@ TEST(Context, SendsKeysAndValuesAndInBackwardTheirGradientsToo) {
       for (const std::int64_t t : {1, 2}) {
         Plan plan = shared(c, how);
         plan.tensor = t;
-        const std::int64_t d = kHidden / kHeads;
-        const std::int64_t block = kSequence * kBatch / c * 2 * kKvHeads / t * d * 2;
+        const std::int64_t d = kStreamWidth / kQueryHeads;
+        const std::int64_t block = kSequence * kBatch / c * 2 * kKeyHeads / t * d * 2;
         EXPECT_EQ(context_bytes(lowered(3, plan)) - context_bytes(lowered(2, plan)),
                   3 * (c - 1) * block);
       }

@@ -53,6 +53,7 @@ constexpr Fact kFacts[] = {
     {"hardware.inter_node_link", Type::kText},
     {"hardware.intra_node_link", Type::kText},
     {"hardware.all_reduce_gb_per_s", Type::kNumber},
+    {"hardware.all_reduce_spread", Type::kNumber},
     {"software.framework", Type::kText},
     {"software.precision", Type::kText},
     {"software.attention_impl", Type::kText},

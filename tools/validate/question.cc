@@ -42,6 +42,13 @@ void refuse_lora(const Json& row) {
   }
 }
 
+// CUDA_LAUNCH_BLOCKING: nothing runs beside anything, and the host's time is never hidden.
+void refuse_blocking_launches(const Json& row) {
+  if (switch_of(section_of(section_of(row, "software"), "extra"), "launch_blocking") == true) {
+    throw Error("software", "a host that waits for every kernel is not covered");
+  }
+}
+
 void refuse_offload(const Json& row) {
   const auto refuse = [] { throw Error("offload", "offload to the host is not covered yet"); };
   const Json* offload = member(row, "offload");
@@ -415,6 +422,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   // The model's head first, what the row cannot be asked for after it: the reason that is told
   // should be the deepest.
   refuse_lora(row);
+  refuse_blocking_launches(row);
   const std::int64_t tensor = stated_count(row, "parallel", "tp").value_or(1);
   if (tensor > kRanksMax) throw Error("parallel.tp", "too many ranks");
   Json model = model_question(row, shipped.models, assumed);

@@ -90,7 +90,9 @@ bool unsteady(const Json& row) {
   const Json& measured = section_of(row, "measured");
   const auto median = number_of(measured, "step_time_s");
   const auto fastest = number_of(section_of(measured, "extra"), "step_time_min_s");
-  return median && fastest && *median > kUnsteady * *fastest;
+  const auto fabric = number_of(section_of(row, "hardware"), "all_reduce_spread");
+  return (median && fastest && *median > kUnsteady * *fastest) ||
+         (fabric && *fabric > kUnsteadyFabric);
 }
 
 // Peaks by rank, on the stage of each: pipeline is the outermost axis.

@@ -18,6 +18,10 @@ void validate_run(const Json& row, const Shipped& shipped, RunForecasts& known,
 // A run is unsteady where its step took, in the median, more than that many times what its fastest
 // step did: its time says how the host was disturbed. (Other runs that state both lie below 1.15.)
 inline constexpr double kUnsteady = 1.25;
+// Or where its source's own large all-reduces over as many nodes took, in the 95th percentile, more
+// than that many times what they took in the 5th (hardware.all_reduce_spread): a shared network,
+// which one number does not describe.
+inline constexpr double kUnsteadyFabric = 2;
 
 // "tp+sp+pp+dp", "zero3", "one device": the axes of a plan and what it shards.
 std::string plan_word(const Plan& plan);

@@ -11,34 +11,34 @@
 namespace stepcast {
 namespace {
 
-constexpr Dtype kReal = Dtype::kFp32;  // what the Job says; the kernels here run in double
-constexpr std::int64_t kSequences = 2, kPositions = 24, kHeads = 4, kKvHeads = 2, kDim = 3;
-constexpr std::int64_t kQueries = kHeads * kDim, kKeys = 2 * kKvHeads * kDim;
+constexpr Dtype kSaid = Dtype::kFp32;  // what the Job says; the kernels here run in double
+constexpr std::int64_t kSequences = 2, kPositions = 24, kQHeads = 4, kKHeads = 2, kHeadDim = 3;
+constexpr std::int64_t kQWide = kQHeads * kHeadDim, kKvWide = 2 * kKHeads * kHeadDim;
 
-struct Array {
+struct Slab {
   Tensor tensor;
   std::vector<double> data;
 
   double* row(std::int64_t i) { return data.data() + i * tensor.shape.sizes[1]; }
 };
 
-Array empty(Shape shape) {
-  return {Tensor{{}, shape, kReal, Category::kActivations, Scope::kMicroBatch},
+Slab empty(Shape shape) {
+  return {Tensor{{}, shape, kSaid, Category::kActivations, Scope::kMicroBatch},
           std::vector<double>(static_cast<std::size_t>(shape.elements()), 0.0)};
 }
 
 // Of one rank: what attention reads and writes.
 struct Attended {
-  Array qkv, kv, o, lse, d_o, d_qkv, d_kv;
+  Slab qkv, kv, o, lse, d_o, d_qkv, d_kv;
 };
 
-struct Case {
+struct Cut {
   std::int64_t ranks = 1;
   bool normalised = false;  // queries and keys in a tensor of their own
   bool dropout = false;
 };
 
-class ContextAttention : public testing::TestWithParam<Case> {
+class ContextAttention : public testing::TestWithParam<Cut> {
  protected:
   ContextAttention() {
     std::mt19937 random(7);
@@ -54,10 +54,10 @@ class ContextAttention : public testing::TestWithParam<Case> {
       ranks_.push_back(sized(ranks()));
       Attended& mine = ranks_.back();
       for (std::int64_t i = 0; i < rows(ranks()); ++i) {
-        std::copy_n(whole_.qkv.row(row_of(r, i)), kQueries + kKeys, mine.qkv.row(i));
-        std::copy_n(whole_.d_o.row(row_of(r, i)), kQueries, mine.d_o.row(i));
+        std::copy_n(whole_.qkv.row(row_of(r, i)), kQWide + kKvWide, mine.qkv.row(i));
+        std::copy_n(whole_.d_o.row(row_of(r, i)), kQWide, mine.d_o.row(i));
       }
-      Pointwise pack{PointwiseKind::kKeysValues, rows(ranks()), kKeys, kReal, kReal};
+      Pointwise pack{PointwiseKind::kKeysValues, rows(ranks()), kKvWide, kSaid, kSaid};
       run(r, ranks(), pack, inputs(mine), {&mine.kv});
     }
   }
@@ -72,42 +72,42 @@ class ContextAttention : public testing::TestWithParam<Case> {
 
   static Attended sized(std::int64_t ranks) {
     const std::int64_t n = rows(ranks);
-    return {empty({n, kQueries + kKeys}),
-            empty({n, kKeys}),
-            empty({n, kQueries}),
-            empty({kSequences, kHeads, kPositions / ranks}),
-            empty({n, kQueries}),
-            empty({n, kQueries + kKeys}),
-            empty({n, kKeys})};
+    return {empty({n, kQWide + kKvWide}),
+            empty({n, kKvWide}),
+            empty({n, kQWide}),
+            empty({kSequences, kQHeads, kPositions / ranks}),
+            empty({n, kQWide}),
+            empty({n, kQWide + kKvWide}),
+            empty({n, kKvWide})};
   }
 
   static Attention op(std::int64_t ranks) {
-    return {Pass::kForward,     kSequences, kHeads, kKvHeads,           kPositions / ranks,
-            kPositions / ranks, kDim,       true,   GetParam().dropout, kReal};
+    return {Pass::kForward,     kSequences, kQHeads, kKHeads,           kPositions / ranks,
+            kPositions / ranks, kHeadDim,       true,   GetParam().dropout, kSaid};
   }
 
   // [qk,] qkv: a copy of the first columns where they are normalised; the values then stand in qkv
   // alone.
-  std::vector<Array*> inputs(Attended& mine) {
+  std::vector<Slab*> inputs(Attended& mine) {
     if (!GetParam().normalised) return {&mine.qkv};
-    Array& qk = normalised_[&mine];
-    const std::int64_t columns = kQueries + kKeys / 2;
+    Slab& qk = normalised_[&mine];
+    const std::int64_t columns = kQWide + kKvWide / 2;
     qk = empty({mine.qkv.tensor.shape.sizes[0], columns});
     for (std::int64_t i = 0; i < qk.tensor.shape.sizes[0]; ++i) {
       std::copy_n(mine.qkv.row(i), columns, qk.row(i));
     }
     return {&qk, &mine.qkv};
   }
-  std::vector<Array*> with(std::vector<Array*> list, const std::vector<Array*>& more) {
+  std::vector<Slab*> with(std::vector<Slab*> list, const std::vector<Slab*>& more) {
     list.insert(list.end(), more.begin(), more.end());
     return list;
   }
 
-  void run(std::int64_t rank, std::int64_t ranks, const Op& op, const std::vector<Array*>& reads,
-           const std::vector<Array*>& writes) {
+  void run(std::int64_t rank, std::int64_t ranks, const Op& op, const std::vector<Slab*>& reads,
+           const std::vector<Slab*>& writes) {
     std::vector<Operand> in, out;
-    for (Array* array : reads) in.push_back({array->data.data(), &array->tensor});
-    for (Array* array : writes) out.push_back({array->data.data(), &array->tensor});
+    for (Slab* array : reads) in.push_back({array->data.data(), &array->tensor});
+    for (Slab* array : writes) out.push_back({array->data.data(), &array->tensor});
     Place place{{kPositions, kSequences, 1, 5}, 0, 1, 1};
     place.context = {kPositions, rank, ranks};
     cpu::compute<double>({op, in, out, place, {dropout_rule(0.3, 5, &step_), 4}}, scratch_);
@@ -117,20 +117,21 @@ class ContextAttention : public testing::TestWithParam<Case> {
   void expect_as_whole() {
     for (std::int64_t r = 0; r < ranks(); ++r) {
       Attended& mine = ranks_[static_cast<std::size_t>(r)];
-      const Pointwise back{PointwiseKind::kKeysValuesBackward, rows(ranks()), kKeys, kReal, kReal};
+      const Pointwise back{PointwiseKind::kKeysValuesBackward, rows(ranks()), kKvWide, kSaid,
+                           kSaid};
       run(r, ranks(), back, {&mine.d_kv, &mine.d_qkv}, {&mine.d_qkv});
       for (std::int64_t i = 0; i < rows(ranks()); ++i) {
         const std::int64_t at = row_of(r, i);
-        for (std::int64_t j = 0; j < kQueries; ++j) {
+        for (std::int64_t j = 0; j < kQWide; ++j) {
           EXPECT_NEAR(mine.o.row(i)[j], whole_.o.row(at)[j], 1e-12) << r << ' ' << i << ' ' << j;
         }
-        for (std::int64_t j = 0; j < kQueries + kKeys; ++j) {
+        for (std::int64_t j = 0; j < kQWide + kKvWide; ++j) {
           EXPECT_NEAR(mine.d_qkv.row(i)[j], whole_.d_qkv.row(at)[j], 1e-12)
               << r << ' ' << i << ' ' << j;
         }
       }
       const std::int64_t here = kPositions / ranks();
-      for (std::int64_t head = 0; head < kSequences * kHeads; ++head) {
+      for (std::int64_t head = 0; head < kSequences * kQHeads; ++head) {
         for (std::int64_t i = 0; i < here; ++i) {
           EXPECT_NEAR(
               mine.lse.data[static_cast<std::size_t>(head * here + i)],
@@ -145,11 +146,11 @@ class ContextAttention : public testing::TestWithParam<Case> {
   cpu::Scratch<double> scratch_;
   Attended whole_;
   std::vector<Attended> ranks_;
-  std::map<const Attended*, Array> normalised_;
+  std::map<const Attended*, Slab> normalised_;
 };
 
 TEST_P(ContextAttention, OverGatheredKeysIsThatOfTheWhole) {
-  Array all = empty({rows(ranks()) * ranks(), kKeys}), d_all = all;
+  Slab all = empty({rows(ranks()) * ranks(), kKvWide}), d_all = all;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     std::copy(ranks_[r].kv.data.begin(), ranks_[r].kv.data.end(),
               all.row(static_cast<std::int64_t>(r) * rows(ranks())));
@@ -162,13 +163,13 @@ TEST_P(ContextAttention, OverGatheredKeysIsThatOfTheWhole) {
   for (std::int64_t r = 0; r < ranks(); ++r) {
     Attended& mine = ranks_[static_cast<std::size_t>(r)];
     run(r, ranks(), forward, with(inputs(mine), {&all}), {&mine.o, &mine.lse});
-    Array d = empty({rows(ranks()) * ranks(), kKeys});
+    Slab d = empty({rows(ranks()) * ranks(), kKvWide});
     run(r, ranks(), back, with(inputs(mine), {&all, &mine.o, &mine.lse, &mine.d_o}),
         {&mine.d_qkv, &d});
     for (std::size_t i = 0; i < d.data.size(); ++i) d_all.data[i] += d.data[i];
   }
   for (std::int64_t r = 0; r < ranks(); ++r) {
-    std::copy_n(d_all.row(r * rows(ranks())), rows(ranks()) * kKeys,
+    std::copy_n(d_all.row(r * rows(ranks())), rows(ranks()) * kKvWide,
                 ranks_[static_cast<std::size_t>(r)].d_kv.data.data());
   }
   for (double& value : all.data) value = 0;
@@ -190,14 +191,14 @@ TEST_P(ContextAttention, OverPassedKeysIsThatOfTheWholeWhenMerged) {
     for (step.step = 1; step.step < ranks(); ++step.step) {
       Attended part = sized(ranks());
       run(r, ranks(), step, with(inputs(mine), {&block().kv}), {&part.o, &part.lse});
-      const Pointwise merge{PointwiseKind::kMergeAttention, n, kQueries, kReal, kReal};
+      const Pointwise merge{PointwiseKind::kMergeAttention, n, kQWide, kSaid, kSaid};
       run(r, ranks(), merge, {&mine.o, &mine.lse, &part.o, &part.lse}, {&mine.o, &mine.lse});
     }
     Attention back = op(ranks());
     back.pass = Pass::kBackward;
     run(r, ranks(), back, with(inputs(mine), {&mine.o, &mine.lse, &mine.d_o}), {&mine.d_qkv});
     for (step.step = 1; step.step < ranks(); ++step.step) {
-      Array d = empty({n, kKeys});
+      Slab d = empty({n, kKvWide});
       back = step;
       back.pass = Pass::kBackward;
       run(r, ranks(), back,
@@ -210,8 +211,8 @@ TEST_P(ContextAttention, OverPassedKeysIsThatOfTheWholeWhenMerged) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ContextAttention,
-                         testing::Values(Case{2}, Case{3}, Case{4}, Case{3, true},
-                                         Case{4, false, true}, Case{2, true, true}),
+                         testing::Values(Cut{2}, Cut{3}, Cut{4}, Cut{3, true},
+                                         Cut{4, false, true}, Cut{2, true, true}),
                          [](const auto& one) {
                            return std::to_string(one.param.ranks) +
                                   (one.param.normalised ? "_normalised" : "") +

@@ -160,6 +160,16 @@ TEST(ValidateRun, SetsARunApartWhoseOwnStepsDiffer) {
   EXPECT_THAT(validation_table(rows), HasSubstr("unsteady runs"));
 }
 
+// All-reduces of a source that differ by a half are a network as it is; by five times, one that
+// others use.
+TEST(ValidateRun, SetsARunApartWhoseNetworkOthersUse) {
+  const auto variant = [](const char* spread) {
+    return validated(row_with({{"hardware.all_reduce_spread", spread}})).variant;
+  };
+  EXPECT_EQ(variant("1.5"), "");
+  EXPECT_EQ(variant("5"), "unsteady");
+}
+
 TEST(ValidateRun, NamesPlansByTheirAxes) {
   Plan plan;
   EXPECT_EQ(plan_word(plan), "one device");

@@ -1,0 +1,60 @@
+// The what-if file's "model", key by key.
+#include "tools/commands/field_makers.h"
+
+namespace stepcast {
+
+std::vector<Field> model_fields() {
+  return {
+      field(Form::kNameOrObject, "model", "",
+            "The network: a name (`stepcast list models`), a path to a model file or to a Hugging "
+            "Face config.json, or an object of the keys below.",
+            "Everything follows from its shape: FLOPs, weights, activations."),
+      field(Form::kText, "model.name", "the file's name", "What the report calls the model."),
+      input_only(word("model.style", "\"llama\"", "llama gpt",
+                      "Sets the other keys' defaults: llama is RMSNorm, SwiGLU, rotary, no biases, "
+                      "untied; gpt is LayerNorm, GELU, learned positions, biases everywhere, tied, "
+                      "dropout.")),
+      count("model.layers", "", {1, 10'000}, "Transformer layers.",
+            "They are what the pipeline shares out."),
+      count("model.hidden", "", {1, 1 << 20}, "Width of the residual stream, h."),
+      count("model.heads", "", {1, 1 << 16}, "Query heads.", "Must be a multiple of tensor."),
+      count("model.kv_heads", "heads", {1, 1 << 16},
+            "Key-value heads; fewer than heads is grouped-query attention.",
+            "Must be a multiple of tensor and divide heads."),
+      count("model.head_dim", "hidden / heads", {1, 1 << 16}, "Columns of one head."),
+      count("model.ffn", "4 hidden; needed where the MLP has a gate", {1, 1 << 24},
+            "Width of one branch of the MLP.", "Most of a layer's FLOPs and weights."),
+      count("model.vocabulary", "", {1, 1 << 28},
+            "Tokens in the table; rounded up to a multiple of tensor.",
+            "The head's matrix product and logits, all on the last stage."),
+      count("model.positions", "", {1, std::int64_t{1} << 31},
+            "The longest sequence that learned positions know."),
+      word("model.norm", "\"rms\"", "rms layer", "RMSNorm or LayerNorm (style gpt: layer)."),
+      word("model.activation", "\"swiglu\"", "gelu swiglu geglu",
+           "The MLP's activation; the last two have a gate, hence two branches (style gpt: gelu)."),
+      field(Form::kSwitch, "model.learned_positions", "false",
+            "A table of positions is added to the embedding (style gpt: true)."),
+      field(Form::kSwitch, "model.rotary", "true",
+            "Queries and keys are rotated by their position (style gpt: false)."),
+      field(Form::kSwitch, "model.qkv_bias", "false",
+            "Biases of the query, key and value projections (style gpt: true)."),
+      field(Form::kSwitch, "model.attention_output_bias", "false",
+            "A bias of the attention's output projection (style gpt: true)."),
+      field(Form::kSwitch, "model.mlp_bias", "false",
+            "Biases of the MLP's matrices (style gpt: true)."),
+      field(Form::kSwitch, "model.qk_norm", "false",
+            "Queries and keys are normalised head by head, as in Qwen3."),
+      field(Form::kSwitch, "model.post_norms", "false",
+            "Also a norm after attention and after the MLP, as in Gemma 2."),
+      field(Form::kSwitch, "model.tied_embeddings", "false",
+            "The head's matrix is the embedding table (style gpt: true).",
+            "With a pipeline, first and last stage each hold it and reduce its gradient."),
+      field(Form::kSwitch, "model.dropout", "false",
+            "The model is trained with dropout (style gpt: true)."),
+      field(Form::kNumber, "model.dropout_rate", "0.1",
+            "Of that dropout: the probability that an element is dropped."),
+      input_only(field(Form::kText, "model.source", "none", "Where the numbers come from.")),
+      input_only(field(Form::kText, "model.description", "none", "Words for people."))};
+}
+
+}  // namespace stepcast
