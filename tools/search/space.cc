@@ -184,7 +184,7 @@ class Walk {
     return sizes;
   }
 
-  // None but the one that is stated, unless sequences are long.
+  // 1 and the one that is stated; more where sequences are long.
   std::vector<std::string> context_degrees() const {
     const std::int64_t tensor = count(kTensor), own = stated_count(kContext);
     if (tensor == 0 || devices_ % tensor != 0) return {};

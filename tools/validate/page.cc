@@ -169,8 +169,8 @@ std::string validation_page(const std::vector<ValidationRow>& rows,
   page += section(
       "Unsteady runs",
       fmt::format("Runs whose own steps differ: the median took more than {:.2f} times as long as\n"
-                  "the fastest; or whose network is shared: all-reduces that the source timed on it\n"
-                  "differ by more than {:.0f} times. They count for memory only.",
+                  "the fastest; or whose network is shared: all-reduces that the source timed on\n"
+                  "it differ by more than {:.0f} times. They count for memory only.",
                   kUnsteady, kUnsteadyFabric),
       runs_table("source", unsteady_runs(rows), false));
   page += section(

@@ -14,16 +14,16 @@ namespace {
 Device device() { return load_device(find_config("devices", "h100-sxm", "test")); }
 
 // A run of one source on 8 devices; `measured` seconds.
-Json run(const std::string& group, int layers, int micro, double measured, int sequence = 4096) {
+Json run(const std::string& group, int hidden, int micro, double measured, int sequence = 4096) {
   return {{"id", "r"},
           {"group", group},
           {"model",
            {{"name", "m"},
-            {"layers", layers},
-            {"hidden", 4096},
-            {"heads", 32},
-            {"kv_heads", 32},
-            {"ffn_hidden", 11008},
+            {"layers", 4},
+            {"hidden", hidden},
+            {"heads", hidden / 128},
+            {"kv_heads", hidden / 128},
+            {"ffn_hidden", hidden * 8 / 3},
             {"gated_mlp", true},
             {"vocab", 32000},
             {"seq_len", sequence},
@@ -42,14 +42,15 @@ Json run(const std::string& group, int layers, int micro, double measured, int s
 }
 
 // Two sources of four runs, made by the forecast itself, lead back to its numbers from elsewhere.
-// Sequences of 1,024 and of 32,768 tell products from attention.
+// Sequences of 1,024 and of 32,768 tell products from attention, narrow and wide layers
+// products from what memory bounds.
 TEST(FitRuns, FindsTheDeviceThatMadeTheRuns) {
   std::vector<Json> rows;
   RunForecasts known;
   for (const char* group : {"a", "b"}) {
-    for (const int layers : {4, 8}) {
+    for (const int hidden : {1536, 12288}) {
       for (const int sequence : {1024, 32768}) {
-        Json row = run(group, layers, 1 + 32768 / sequence / 8, 1, sequence);
+        Json row = run(group, hidden, 1 + 32768 / sequence / 8, 1, sequence);
         ValidationRow forecast = validate_row(row, "", shipped(), known);
         ASSERT_TRUE(forecast.covered) << forecast.reason;
         row["measured"]["step_time_s"] = *forecast.predicted_seconds;
@@ -78,7 +79,7 @@ TEST(FitRuns, FindsTheDeviceThatMadeTheRuns) {
 
 TEST(FitRuns, LeavesOutSourcesOfFewRowsAndSaysIfNoneIsLeft) {
   std::vector<Json> rows;
-  for (int i = 0; i < 3; ++i) rows.push_back(run("a", 4, 1 + i, 1));
+  for (int i = 0; i < 3; ++i) rows.push_back(run("a", 4096, 1 + i, 1));
   EXPECT_THROW(fit_runs(device(), rows, shipped()), Error);
 }
 

@@ -63,9 +63,11 @@ TEST(SearchSpace, CutsLongSequencesAmongContextRanks) {
   const std::vector<Sets> found = narrow(small_question({"batch.sequence_length=32768"}), fixed);
   EXPECT_EQ(found.size(), 3u);
   EXPECT_THAT(found, Contains(Contains("parallel.context=4")));
-  for (const Sets& sets : narrow(small_question({"parallel.context=2"}), fixed)) {
-    EXPECT_THAT(sets, Contains("parallel.data=2"));
-  }
+  // Of short ones it is 1, or what the file says.
+  const std::vector<Sets> own = narrow(small_question({"parallel.context=2"}), fixed);
+  EXPECT_EQ(own.size(), 2u);
+  EXPECT_THAT(own, Contains(Contains("parallel.context=1")));
+  EXPECT_THAT(own, Contains(Contains("parallel.data=2")));
 }
 
 TEST(SearchSpace, SaysOnlyWhatTheFileDoesNot) {

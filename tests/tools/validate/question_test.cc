@@ -260,6 +260,7 @@ TEST(RunQuestion, KeepsWhatMegatronAndTransformerEngineKeep) {
   EXPECT_TRUE(plan(row).fills(kFilledSoftmax) && plan(row).fills(kFilledMessage));
   EXPECT_EQ(flag("cross-entropy-loss-fusion", "true").loss, CrossEntropy::kMegatronFused);
   row = with("software.extra.flags.cross-entropy-loss-fusion", "true");
+  row["software"]["framework"] = "Megatron-LM";
   row["software"]["extra"]["flags"]["cross-entropy-fusion-impl"] = "te";
   EXPECT_EQ(plan(row).loss, CrossEntropy::kTransformerEngine);
 }
