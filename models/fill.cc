@@ -19,8 +19,7 @@ Filled filled_as(const Node& node, const Pointwise& op) {
     case PointwiseKind::kCast:
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:
-    case PointwiseKind::kTranspose:
-    case PointwiseKind::kUnflatten: return kFilledCopy;
+    case PointwiseKind::kTranspose: return kFilledCopy;
     default: return kFilledNone;
   }
 }

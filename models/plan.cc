@@ -44,8 +44,8 @@ Trouble degree_trouble(const Plan& plan) {
   }
   if (plan.ranks() > kRanksMax) {
     return trouble("parallel", "data",
-                   fmt::format("{} x data {} = {} ranks, at most {}", model_degrees_text(plan),
-                               plan.data, plan.ranks(), kRanksMax));
+                   fmt::format("{} x data {} are more than {} ranks", model_degrees_text(plan),
+                               plan.data, kRanksMax));
   }
   return std::nullopt;
 }
@@ -243,6 +243,13 @@ Trouble attention_trouble(const Plan& plan) {
                  "it to true, or attention to \"fused\"");
 }
 
+// One loop over all layers keeps the same of each.
+Trouble loop_trouble(const Plan& plan) {
+  if (!plan.scan_layers || plan.recompute_layers == 0) return std::nullopt;
+  return trouble("", "scan_layers",
+                 "layers in one loop are all run again or none: leave \"layers\" of recompute out");
+}
+
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
 Trouble tensor_trouble(const Plan& plan, const Model& model) {
   const std::int64_t legal = std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
@@ -317,10 +324,9 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
       plan.fused_attention ? 0.0 : 16.0 * real(model.heads) * real(plan.sequence_length);
   const double vocabulary = real(padded_vocabulary(model, plan));
   const double token = real(model.layers) * (width + scores) + 16.0 * vocabulary;
-  const double tokens = real(plan.sequence_length) * real(plan.micro_batch);
+  const double tokens = real(plan.tokens());
   const double widest = std::max({real(model.hidden), 2 * real(model.ffn), vocabulary,
-                                  3 * real(model.query_width()),
-                                  real(model.heads) * real(plan.sequence_length)});
+                                  3 * real(model.query_width()), scores / 16});
   if (tokens * widest > kElementsMax) {
     return trouble("batch", "micro",
                    fmt::format("a tensor of {} x {} tokens has too many elements to count; at most "
@@ -346,6 +352,14 @@ std::string model_degrees_text(const Plan& plan) {
 const std::vector<std::string> kRecomputeModules = {
     "attention_core", "norm", "activation", "mlp",     "attention",
     "projection",     "up",   "qkv",        "quantize", "context"};
+
+std::int64_t Plan::ranks() const {
+  std::int64_t product = 1;
+  for (const std::int64_t degree : {tensor, context, expert, data, pipeline}) {
+    product = std::min<std::int64_t>(product * degree, kRanksMax + 1);
+  }
+  return product;
+}
 
 Mesh Plan::mesh() const {
   Mesh mesh;
@@ -380,7 +394,7 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
   for (const auto rule :
        {degree_trouble, context_trouble, pieces_trouble, pipeline_trouble, batch_trouble,
-        sharding_trouble, precision_trouble, attention_trouble}) {
+        sharding_trouble, precision_trouble, attention_trouble, loop_trouble}) {
     if (Trouble found = rule(plan)) return found;
   }
   return std::nullopt;

@@ -220,7 +220,9 @@ struct Plan {
   bool fills(Filled what) const { return deterministic && (filled & what) != 0; }
   // Of what most matrix products read.
   Dtype product() const { return eight_bit.on() ? Dtype::kFp8 : compute; }
-  std::int64_t ranks() const { return tensor * context * expert * data * pipeline; }
+  // Never more than kRanksMax + 1, which stands for whatever is beyond. REQUIRES: degrees up to
+  // kRanksMax.
+  std::int64_t ranks() const;
   Mesh mesh() const;
 };
 

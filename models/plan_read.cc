@@ -150,7 +150,7 @@ void read_data_degree(const Object& object, std::int64_t devices, Plan& plan) {
                                    factors, inner, devices, key, nearest_divisors(degree, left)));
     }
   }
-  if (plan.ranks() == devices) return;
+  if (plan.ranks() == devices || plan.ranks() > kRanksMax) return;  // trouble_alone() says so
   object.fail("data", fmt::format("{} x data {} = {} ranks, but the cluster has {} devices; {}",
                                   factors, plan.data, plan.ranks(), devices,
                                   divides ? fmt::format("data {} would match", devices / inner)
@@ -233,6 +233,14 @@ void read_recompute(const Object& what_if, Plan& plan) {
     object.fail("modules",
                 fmt::format("names none; use \"recompute\": \"none\", or name some of {}",
                             fmt::join(kRecomputeModules, ", ")));
+  }
+  const auto named = [&](const char* module) {
+    const auto& all = plan.recompute_modules;
+    return std::find(all.begin(), all.end(), module) != all.end();
+  };
+  if (named("context") && !named("attention_core")) {
+    object.fail("modules", "\"context\", what attention gives, is made again only with "
+                           "\"attention_core\": name both");
   }
 }
 

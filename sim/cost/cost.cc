@@ -297,6 +297,7 @@ Passes unfused(const Norm& n, const Fusion& fusion) {
 // concatenates: read and written, nothing of it behind attention.
 Passes unfused(const Attention& a, const Fusion& fusion) {
   if (a.pass == Pass::kForward || fusion.qkv_gradients) return {};
+  if (a.source == KeySource::kPassed) return {};  // adds to what the rank's own keys left
   const double width = static_cast<double>((a.heads + 2 * a.kv_heads) * a.head_dim);
   return {2 * count(a.batch, a.queries) * width * static_cast<double>(dtype_size(a.dtype)), 1};
 }
@@ -319,8 +320,10 @@ Passes unfused(const Pointwise& p, const Fusion& fusion) {
     case PointwiseKind::kRotary:
     case PointwiseKind::kRotaryBackward:
       return fusion.rotary ? Passes{} : Passes{16 * elements, 2};
-    case PointwiseKind::kSoftmax: return fusion.softmax ? Passes{} : Passes{2 * each, 2};
-    case PointwiseKind::kSoftmaxBackward: return fusion.softmax ? Passes{} : Passes{2 * each, 1};
+    case PointwiseKind::kSoftmax:  // what is masked is read, too
+      return fusion.softmax ? Passes{} : Passes{(p.causal ? 2.5 : 2) * each, 2};
+    case PointwiseKind::kSoftmaxBackward:
+      return fusion.softmax ? Passes{} : Passes{(p.causal ? 3 : 2) * each, 1};
     case PointwiseKind::kGelu:
     case PointwiseKind::kGeluBackward:
       return fusion.gelu ? Passes{} : Passes{kTanh * elements, 0};

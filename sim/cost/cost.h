@@ -37,7 +37,7 @@ Cost op_cost(const Op& op, const Device& device, const Setting& setting = {});
 // sustained rates are those of `device` over 1 + spread x e, where e is what the highest of so
 // many normal deviates is expected to be, the quantile (n - 3/8) / (n + 1/4) (Blom, "Statistical
 // Estimates and Transformed Beta-Variables", 1958): 1.4 for 8, 2.4 for 64, 3.2 for 1,024. Kernels
-// that memory bounds keep theirs: power does not bound them. REQUIRES: devices >= 1.
+// that memory or instructions bound keep theirs: power does not. REQUIRES: devices >= 1.
 Device slowest_of(const Device& device, int devices);
 
 // How the matrix product fills the device: for tests and for `stepcast time`.

@@ -36,7 +36,7 @@ constexpr double kOversubscriptionMax = 1000;
 
 // NVIDIA/nccl src/graph/tuning.cc, Simple protocol, ring hop over PCIe.
 constexpr Seconds kPcieHop{5.7e-6};
-constexpr double kSpreadMax = 0.2;  // beyond it the slowest of a million would stand still
+constexpr double kSpreadMax = 0.2;  // beyond it the slowest of a million would be half as fast
 constexpr double kSlowMax = 1e6;    // a device that is a million times slower is a fault, not slow
 
 // The kRanksMax of sim/program/mesh.h, which this floor does not include.

@@ -78,7 +78,7 @@ struct Device {
   std::optional<FlopRate> integer_rate;
   int multiprocessors = 0;                // SMs or CUs
   // Devices of one kind are not equally fast where power or heat sets the clock: the standard
-  // deviation of their speed over its mean. The kernels' rates are those of the mean one.
+  // deviation of the time that they take over its mean. The kernels' rates are the mean one's.
   double spread = 0;
   Bytes cache;                            // last-level cache
   Seconds launch;                         // host time to issue one kernel

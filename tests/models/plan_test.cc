@@ -314,7 +314,24 @@ TEST(Plan, CountsContextRanksAmongTheDevices) {
 TEST(Plan, RefusesMoreRanksThanAMeshMayHave) {
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 8},
                            "parallel": {"tensor": 1024, "data": 2048}})"),
-              AllOf(HasSubstr("2097152 ranks"), HasSubstr("1048576")));
+              HasSubstr("data 2048 are more than 1048576 ranks"));
+  // A product of more than 64 bits.
+  EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 2097152},
+                           "parallel": {"tensor": 65536, "context": 65536, "pipeline": 65536,
+                                        "data": 65536}})"),
+              HasSubstr("more than 1048576 ranks"));
+}
+
+TEST(Plan, RefusesAPartlyRecomputedLoopOverLayers) {
+  const std::string text = R"({"batch": {"sequence_length": 8}, "recompute": {"layers": 1})";
+  EXPECT_EQ(read(text + "}").recompute_layers, 1);
+  EXPECT_THAT(error_of(text + R"(, "scan_layers": true})"), HasSubstr("scan_layers: layers in one"));
+}
+
+TEST(Plan, RefusesToDropWhatAttentionGivesAlone) {
+  const std::string text = R"({"batch": {"sequence_length": 8}, "recompute": {"modules": )";
+  EXPECT_THAT(error_of(text + R"(["context"]}})"), HasSubstr("only with \"attention_core\""));
+  EXPECT_EQ(read(text + R"(["context", "attention_core"]}})").recompute_modules.size(), 2u);
 }
 
 // --------------------------------------------------------------------------------------- batch

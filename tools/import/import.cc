@@ -17,6 +17,7 @@
 #include "tools/import/nccl_tests.h"
 #include "tools/import/topology.h"
 #include "tools/time/time.h"
+#include "tools/validate/fields.h"
 #include "tools/validate/published.h"
 #include "tools/validate/validate.h"
 #include "tools/whatif/devices.h"
@@ -219,7 +220,7 @@ int import_kernels(const ImportArguments& a) {
 std::vector<Json> rows_without(std::vector<Json> rows, const std::vector<std::string>& groups) {
   for (const std::string& group : groups) {
     const std::size_t had = rows.size();
-    std::erase_if(rows, [&](const Json& row) { return row.value("group", "") == group; });
+    std::erase_if(rows, [&](const Json& row) { return text_of(row, "group") == group; });
     if (rows.size() == had) {
       throw Error("--without " + group, "no run is of that group; `stepcast validate` lists them");
     }
@@ -249,6 +250,9 @@ int import_runs(const ImportArguments& a) {
       fmt::format("matrix.efficiency, memory and attention.sustained by stepcast import runs, "
                   "on {}",
                   fmt::join(fitted.sources, ", "));
+  if (!a.without.empty()) {
+    profile.provenance["runs"] += fmt::format(", without {}", fmt::join(a.without, ", "));
+  }
   profile.provenance.erase("matrix");
   profile.kernels = kernels_json(fitted.device, Basis::kFitted);
   std::erase_if(profile.residuals, [](const Residual& r) { return r.rows.starts_with("runs "); });
