@@ -325,7 +325,7 @@ TEST(Plan, RefusesMoreRanksThanAMeshMayHave) {
 TEST(Plan, RefusesAPartlyRecomputedLoopOverLayers) {
   const std::string text = R"({"batch": {"sequence_length": 8}, "recompute": {"layers": 1})";
   EXPECT_EQ(read(text + "}").recompute_layers, 1);
-  EXPECT_THAT(error_of(text + R"(, "scan_layers": true})"), HasSubstr("scan_layers: layers in one"));
+  EXPECT_THAT(error_of(text + R"(, "scan_layers": true})"), HasSubstr("layers in one loop"));
 }
 
 TEST(Plan, RefusesToDropWhatAttentionGivesAlone) {
