@@ -270,12 +270,9 @@ void Backward::rule(const Node&, const Update&) {
   STEPCAST_CHECK(false, "an optimizer has no place in a forward pass");
 }
 
-ValueId Backward::in_order(const Node& node, ValueId d) {
+ValueId Backward::copied(const Node& node, ValueId d) {
   const ValueId copy = like(d, ".copy");
-  const Shape shape = value(d).shape;
-  const Pointwise op{PointwiseKind::kCast, shape.sizes[0], shape.sizes[1],
-                     value(d).dtype, value(d).dtype, false};
-  push(make(node, ".gradient.copy", op, {d}, {copy}));
+  push(make(node, ".gradient.copy", copy_op(value(d)), {d}, {copy}));
   return copy;
 }
 
@@ -300,7 +297,7 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
     case ExchangeKind::kReduceScatter: {
       ValueId d = gradient(node.out[0]);
       ValueId dx = contribution(node.in[0]);
-      if (exchange.copied_gradient) d = in_order(node, d);
+      if (exchange.copied_gradient) d = copied(node, d);
       if (exchange.eight_bit_gradient) {
         const Shape whole = value(dx).shape;
         d = quantize_now(node, d, true);

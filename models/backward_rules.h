@@ -77,7 +77,7 @@ class Backward {
   void rule(const Node& node, const Gather& op);
   void rule(const Node& node, const Loss& op);
   void rule(const Node& node, const Update& op);
-  ValueId in_order(const Node& node, ValueId d);
+  ValueId copied(const Node& node, ValueId d);
   void rule(const Node& node, const Exchange& exchange);
   void gate(const Node& node, const Pointwise& op, PointwiseKind kind);
   void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);

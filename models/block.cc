@@ -42,6 +42,12 @@ void Block::context_exchange(std::string_view node_name, ExchangeKind kind, Valu
   std::get<Exchange>(nodes.back().work).axis = Axis::kContext;
 }
 
+Pointwise copy_op(const Value& value) {
+  const std::int64_t columns = value.shape.sizes[static_cast<std::size_t>(value.shape.rank - 1)];
+  return {PointwiseKind::kCast, value.shape.elements() / columns, columns, value.dtype, value.dtype,
+          false};
+}
+
 Flops forward_flops(const Block& block) {
   Flops sum;
   for (const Node& node : block.nodes) {

@@ -146,6 +146,9 @@ struct Block {
                         std::uint16_t modules);
 };
 
+// A copy of the value, as a kernel of its own.
+Pointwise copy_op(const Value& value);
+
 // The forward work of a block, for balancing stages. Exchanges count nothing.
 Flops forward_flops(const Block& block);
 

@@ -20,11 +20,8 @@ ValueId add_slice(Differentiated& derived, ValueId id) {
 }
 
 Node copy_of(const Value& value, ValueId from, ValueId to) {
-  const std::int64_t columns = value.shape.sizes[static_cast<std::size_t>(value.shape.rank - 1)];
-  const Pointwise op{PointwiseKind::kCast, value.shape.elements() / columns, columns, value.dtype,
-                     value.dtype, false};
   Node node;
-  node.work = Op(op);
+  node.work = Op(copy_op(value));
   node.in = {from};
   node.out = {to};
   node.name = value.name + ".stack";

@@ -62,9 +62,7 @@ ValueId TransformerWriter::in_order(std::string_view name, ValueId x, std::uint1
   value.name = copy;
   block_.values.push_back(value);
   const auto y = static_cast<ValueId>(block_.values.size()) - 1;
-  const Pointwise op{PointwiseKind::kCast,   value.shape.sizes[0], value.shape.sizes[1],
-                     value.dtype, value.dtype, false};
-  block_.add(copy, op, {x}, {y}, modules);
+  block_.add(copy, copy_op(value), {x}, {y}, modules);
   return y;
 }
 

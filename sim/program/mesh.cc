@@ -56,21 +56,14 @@ int Mesh::group_size(AxisSet set) const {
   return product;
 }
 
-// The digits of the axes outside the set, read as a number of their own.
+// A group is what its ranks have in common: the digits of the axes outside the set.
 int Mesh::group_index(int rank, AxisSet set) const {
-  int index = 0;
-  int weight = 1;
-  for (Axis axis : order) {
-    const int digit = rank % degree(axis);
-    rank /= degree(axis);
-    if (set.has(axis)) continue;
-    index += digit * weight;
-    weight *= degree(axis);
-  }
-  return index;
+  AxisSet others;
+  others.bits = static_cast<std::uint8_t>(~set.bits);
+  return index_in_group(rank, others);
 }
 
-// The digits of the axes in the set.
+// The digits of the axes in the set, read as a number of their own.
 int Mesh::index_in_group(int rank, AxisSet set) const {
   int index = 0;
   int weight = 1;
