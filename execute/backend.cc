@@ -16,6 +16,9 @@ bool all_known(const Pointwise& p) { return known(p.dtype) && known(p.output); }
 bool all_known(const Gather& g) { return known(g.dtype) && known(g.gradient); }
 bool all_known(const Loss& l) { return known(l.dtype) && known(l.statistics); }
 bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) && known(u.moment); }
+bool all_known(const Route& r) { return known(r.dtype); }
+bool all_known(const Permute& p) { return known(p.dtype); }
+bool all_known(const Regroup& r) { return known(r.dtype); }
 
 // The scores of `heads` heads of this rank, whose heads are those after the lower ranks', in
 // documents of `positions`.

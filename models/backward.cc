@@ -112,6 +112,7 @@ ValueId Backward::like(ValueId id, std::string_view suffix) {
   v.shared.clear();
   v.cut = Cut::kWhole;
   v.parts = {};
+  v.experts = 0;
   v.original = v.columns = kNoValue;
   return new_value(std::move(v));
 }

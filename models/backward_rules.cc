@@ -55,12 +55,12 @@ void Backward::linear(const Node& node, const Gemm& op) {
   want(x);
   if (eight_bit && x == input_of) x = columns_of(node, x, ".input.transpose");
   const ValueId dx = contribution(input_of);
-  const Gemm input{op.m,     op.k,      op.n,  1,    GemmRole::kInputGradient,
+  const Gemm input{op.m,     op.k,      op.n,  op.batch, GemmRole::kInputGradient,
                    op.dtype, op.output, false, false, op.block_scales};
   push(make(node, ".input_gradient", input, {dy, w}, {dx}));
   give(node, input_of, dx);
   const ValueId dw = weight_gradient(weight_of), db = weight_gradient(b);
-  const Gemm weight{op.n, op.k, op.m, 1, GemmRole::kWeightGradient, op.dtype,
+  const Gemm weight{op.n, op.k, op.m, op.batch, GemmRole::kWeightGradient, op.dtype,
                     options_.gradients, options_.accumulate, op.bias, op.block_scales};
   pending_.push_back(make(node, ".weight_gradient", weight,
                           {dy_columns, x, read_back(dw), read_back(db)}, {dw, db}));
@@ -133,8 +133,22 @@ void Backward::rule(const Node& node, const Norm& op) {
   if (!in_place) give(node, x, dx);
 }
 
+// y = p f(x), of experts.
+void Backward::weighted(const Node& node, const Pointwise& op, PointwiseKind kind) {
+  const ValueId dy = gradient(node.out[0]);
+  const ValueId x = want(node.in[0]), p = want(node.in[1]);
+  const ValueId dx = contribution(x), dp = contribution(p);
+  Pointwise backward = op;
+  backward.kind = kind;
+  backward.columns = value(x).shape.elements() / op.rows;  // a gate's input is twice as wide
+  push(make(node, ".gradient", backward, {dy, x, p}, {dx, dp}));
+  give(node, x, dx);
+  give(node, p, dp);
+}
+
 // Of one tensor that holds gate and up, or of two.
 void Backward::gate(const Node& node, const Pointwise& op, PointwiseKind kind) {
+  if (op.weighted) return weighted(node, op, kind);
   if (node.in.size() == 1) return unary(node, op, kind, node.in[0]);
   const ValueId dy = gradient(node.out[0]);
   const ValueId gate = want(node.in[0]), up = want(node.in[1]);
@@ -193,6 +207,7 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       return;
     }
     case PointwiseKind::kGelu:
+      if (op.weighted) return weighted(node, op, PointwiseKind::kGeluBackward);
       return unary(node, op, PointwiseKind::kGeluBackward, node.in[0]);
     case PointwiseKind::kSwiglu:
       return gate(node, op, PointwiseKind::kSwigluBackward);
@@ -270,6 +285,38 @@ void Backward::rule(const Node&, const Update&) {
   STEPCAST_CHECK(false, "an optimizer has no place in a forward pass");
 }
 
+// Which experts are chosen has no gradient, their weights have.
+void Backward::rule(const Node& node, const Route& op) {
+  const ValueId weights = want(node.out[0]), slots = want(node.out[1]);
+  const ValueId d = contribution(node.in[0]);
+  Route backward = op;
+  backward.pass = Pass::kBackward;
+  push(make(node, ".gradient", backward, {gradient(weights), weights, slots}, {d}));
+  give(node, node.in[0], d);
+}
+
+void Backward::rule(const Node& node, const Permute& op) {
+  const bool forth = op.part == PermutePart::kPermute;
+  const ValueId x = node.in[0], slots = want(node.in[1]);
+  const ValueId weights = op.weighted ? node.in[2] : kNoValue;
+  const ValueId dx = contribution(x);
+  const ValueId dw = op.weighted ? contribution(weights) : kNoValue;
+  const ValueId dp = op.weighted ? gradient(node.out[1]) : kNoValue;
+  Permute backward = op;
+  backward.part = forth ? PermutePart::kUnpermute : PermutePart::kPermute;
+  push(make(node, ".gradient", backward, {gradient(node.out[0]), slots, dp}, {dx, dw}));
+  give(node, x, dx);
+  if (op.weighted) give(node, weights, dw);
+}
+
+void Backward::rule(const Node& node, const Regroup& op) {
+  const ValueId dx = contribution(node.in[0]);
+  Regroup backward = op;
+  std::swap(backward.outer, backward.inner);
+  push(make(node, ".gradient", backward, {gradient(node.out[0])}, {dx}));
+  give(node, node.in[0], dx);
+}
+
 ValueId Backward::copied(const Node& node, ValueId d) {
   const ValueId copy = like(d, ".copy");
   push(make(node, ".gradient.copy", copy_op(value(d)), {d}, {copy}));
@@ -286,6 +333,15 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
       break;
     case ExchangeKind::kAllReduce:
       break;  // every rank holds the whole gradient of the sum already
+    case ExchangeKind::kAllToAll: {
+      const ValueId dx = contribution(node.in[0]);
+      back.work = exchange;
+      back.in = {gradient(node.out[0])};
+      back.out = {dx};
+      push(std::move(back));
+      give(node, node.in[0], dx);
+      break;
+    }
     case ExchangeKind::kEnter: {
       const ValueId d = gradient(node.in[0]);
       back.work = Exchange{ExchangeKind::kAllReduce, Reduction::kSum};
@@ -306,7 +362,7 @@ void Backward::rule(const Node& node, const Exchange& exchange) {
       }
       back.work = Exchange{exchange.kind == ExchangeKind::kAllGather ? ExchangeKind::kReduceScatter
                                                                      : ExchangeKind::kAllGather,
-                           Reduction::kSum, false, exchange.axis};
+                           Reduction::kSum, false, exchange.axes};
       back.in = {d};
       back.out = {dx};
       push(std::move(back));

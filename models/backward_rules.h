@@ -77,10 +77,14 @@ class Backward {
   void rule(const Node& node, const Gather& op);
   void rule(const Node& node, const Loss& op);
   void rule(const Node& node, const Update& op);
+  void rule(const Node& node, const Route& op);
+  void rule(const Node& node, const Permute& op);
+  void rule(const Node& node, const Regroup& op);
   ValueId copied(const Node& node, ValueId d);
   void rule(const Node& node, const Exchange& exchange);
   void gate(const Node& node, const Pointwise& op, PointwiseKind kind);
   void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);
+  void weighted(const Node& node, const Pointwise& op, PointwiseKind kind);
   void bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d);
 
   const std::vector<Slice>& slices_;

@@ -39,7 +39,7 @@ void Block::exchange(std::string_view node_name, ExchangeKind kind, Values in, V
 void Block::context_exchange(std::string_view node_name, ExchangeKind kind, ValueId in, ValueId out,
                              std::uint16_t modules) {
   exchange(node_name, kind, {in}, {out}, modules);
-  std::get<Exchange>(nodes.back().work).axis = Axis::kContext;
+  std::get<Exchange>(nodes.back().work).axes = Axis::kContext;
 }
 
 Pointwise copy_op(const Value& value) {

@@ -43,6 +43,7 @@ struct Value {
   // kWeight: how it is cut over the tensor axis (see Tensor).
   Cut cut = Cut::kWhole;
   std::array<std::int64_t, kPartsMax> parts = {};
+  std::int64_t experts = 0;  // kWeight: of how many experts it holds the matrices (see Tensor)
   // An 8-bit copy (eight_bit.h): the value that it is a copy of; a gradient of the copy has that
   // one's shape and type. `columns`: the further copy of the same matrix for products that read it
   // along its columns; none: this one serves both.
@@ -51,7 +52,7 @@ struct Value {
   Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
 };
 
-// What the ranks of an axis exchange, and what its gradient is. Of the tensor axis (Megatron's f, g
+// What the ranks of a group exchange, and what its gradient is. Of the tensor axis (Megatron's f, g
 // and their sequence-parallel forms; Shoeybi et al. 2019, Korthikanti et al. 2022):
 enum class ExchangeKind : std::uint8_t {
   kEnter,          // forward nothing; backward all-reduces the gradient of its input     (f)
@@ -61,13 +62,15 @@ enum class ExchangeKind : std::uint8_t {
   // Of the context axis: keys and values are gathered (kAllGather), or
   kShift,          // go to the next rank, those of the one before come. Backward passes them round
                    // once more, with their gradients (Backward::ring)
+  // Of the axes over which experts are spread:
+  kAllToAll,       // forward gives each rank its part of the rows; so does backward
 };
 struct Exchange {
   ExchangeKind kind = ExchangeKind::kEnter;
   Reduction reduction = Reduction::kSum;
   // kReduceScatter: the gradient is quantised before it is gathered, and crosses in 8 bits.
   bool eight_bit_gradient = false;
-  Axis axis = Axis::kTensor;
+  AxisSet axes = Axis::kTensor;
   // kAllGather: the gradient is copied, to be in the ranks' order, before it is scattered.
   bool copied_gradient = false;
 };

@@ -49,7 +49,7 @@ class KindMaker {
 
 Tensor KindMaker::tensor(const Value& value) const {
   Tensor t{tables_.label(value.name), value.shape, value.dtype, Category::kActivations,
-           Scope::kMicroBatch, value.cut, value.parts};
+           Scope::kMicroBatch, value.cut, value.parts, value.experts};
   const int zero = plan_.effective_zero();
   switch (value.kind) {
     case ValueKind::kActivation: break;

@@ -127,9 +127,11 @@ void FragmentWriter::settle(std::size_t flight, std::int32_t now) {
   for (ValueId v : landed.operands) free_if_done(v, now);
 }
 
-Stream stream_of(Axis axis) {
-  STEPCAST_CHECK(axis == Axis::kTensor || axis == Axis::kContext, "an exchange within a layer");
-  return axis == Axis::kTensor ? Stream::kTensor : Stream::kContext;
+Stream stream_of(AxisSet axes) {
+  if (axes.has(Axis::kExpert)) return Stream::kExpert;
+  const bool tensor = axes == AxisSet(Axis::kTensor);
+  STEPCAST_CHECK(tensor || axes == AxisSet(Axis::kContext), "an exchange within a layer");
+  return tensor ? Stream::kTensor : Stream::kContext;
 }
 
 // Compute, or what follows it, must wait for an exchange whose result it touches, or whose operand
@@ -183,8 +185,8 @@ void FragmentWriter::exchange(std::int32_t at, const Exchange& exchange) {
   const Node& node = nodes_[static_cast<std::size_t>(at)];
   allocate(node);
   const auto bytes = [&](ValueId v) { return block_.values[static_cast<std::size_t>(v)].bytes(); };
-  const Stream stream = stream_of(exchange.axis);
-  Transfer transfer{TransferKind::kAllReduce, exchange.axis, false, bytes(node.in[0])};
+  const Stream stream = stream_of(exchange.axes);
+  Transfer transfer{TransferKind::kAllReduce, exchange.axes, false, bytes(node.in[0])};
   transfer.reduction = exchange.reduction;
   if (exchange.kind == ExchangeKind::kAllGather) {
     transfer.kind = TransferKind::kAllGather;
@@ -193,6 +195,8 @@ void FragmentWriter::exchange(std::int32_t at, const Exchange& exchange) {
     transfer.kind = TransferKind::kReduceScatter;
   } else if (exchange.kind == ExchangeKind::kShift) {
     transfer.kind = TransferKind::kSendReceive;
+  } else if (exchange.kind == ExchangeKind::kAllToAll) {
+    transfer.kind = TransferKind::kAllToAll;
   }
   const auto done = static_cast<EventId>(kTensorDone + next_event_);
   next_event_ = static_cast<EventId>((next_event_ + 1) % kTensorDones);
@@ -227,9 +231,9 @@ Fragment FragmentWriter::run() {
       // An event must not be recorded again before its Wait stands.
       if (flights_.size() + 1 >= static_cast<std::size_t>(kTensorDones)) settle(0, n - 1);
       const auto& what = std::get<Exchange>(node.work);
-      settle_what_touches(node, stream_of(what.axis), n - 1);
+      settle_what_touches(node, stream_of(what.axes), n - 1);
       exchange(n, what);
-      if (!options_.overlap && what.axis == Axis::kTensor) settle(flights_.size() - 1, n);
+      if (!options_.overlap && what.axes == AxisSet(Axis::kTensor)) settle(flights_.size() - 1, n);
     }
     for (ValueId v : node.in) free_if_done(v, n);
     for (ValueId v : node.out) free_if_done(v, n);

@@ -1,6 +1,7 @@
-// Model: the shape of a dense decoder-only transformer.
+// Model: the shape of a decoder-only transformer, dense or a mixture of experts.
 //
-// h hidden, a heads, g key-value heads, d head_dim, f FFN width, L layers, V vocabulary.
+// h hidden, a heads, g key-value heads, d head_dim, f FFN width, L layers, V vocabulary; E experts,
+// of which a token takes k.
 // Read from a Hugging Face config.json (any file with a supported "model_type") or from a preset
 // (configs/models/NAME.json, this project's own names of the same facts).
 #pragma once
@@ -25,6 +26,13 @@ struct Model {
   std::int64_t kv_heads = 0;        // = heads without grouped-query attention
   std::int64_t head_dim = 0;        // apart from hidden / heads in Qwen3, Gemma
   std::int64_t ffn = 0;             // width of one branch; a gated MLP has two
+  // A mixture of experts: in all layers but the first `dense_layers`, whose MLP has width ffn, the
+  // MLP is `experts` of them, each of width expert_ffn, and the router (E, h). No biases.
+  std::int64_t experts = 0;            // 0: a dense model
+  std::int64_t experts_per_token = 0;  // k
+  std::int64_t expert_ffn = 0;
+  std::int64_t shared_ffn = 0;         // of an MLP that takes every token besides; 0: none
+  std::int64_t dense_layers = 0;
   std::int64_t vocabulary = 0;
   std::int64_t positions = 0;       // the longest sequence; rows of learned positions
   NormKind norm = NormKind::kRms;

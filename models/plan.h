@@ -125,7 +125,10 @@ struct Plan {
                                        // product that takes or makes them
   std::int64_t context = 1;            // ranks that share a sequence
   ContextExchange context_exchange = ContextExchange::kRing;
-  std::int64_t expert = 1;             // degrees other than 1 are refused until it is lowered
+  std::int64_t expert = 1;             // ranks that share the experts of a layer: tensor ranks (if
+                                       // expert_tensor is 1), context and data ranks, inner first
+  std::int64_t expert_tensor = 1;      // 1, or tensor: each expert is cut over the tensor ranks
+  double capacity_factor = 1;          // an expert takes up to this times a rank's tokens x k / E
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
   std::int64_t pipeline = 1;
   std::int64_t virtual_stages = 1;     // chunks a stage (interleaved)

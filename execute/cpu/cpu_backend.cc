@@ -21,7 +21,10 @@ void compute(const Work& work, Scratch<Real>& scratch) {
       [&](const Norm& op) { run<Real>(op, work); },
       [&](const Pointwise& op) { run<Real>(op, work, scratch); },
       [&](const Gather& op) { run<Real>(op, work); }, [&](const Loss& op) { run<Real>(op, work); },
-      [&](const Update&) { STEPCAST_CHECK(false, "the interpreter takes Updates apart"); });
+      [&](const Update&) { STEPCAST_CHECK(false, "the interpreter takes Updates apart"); },
+      [&](const Route&) { STEPCAST_CHECK(false, "no kernel of experts yet"); },
+      [&](const Permute&) { STEPCAST_CHECK(false, "no kernel of experts yet"); },
+      [&](const Regroup&) { STEPCAST_CHECK(false, "no kernel of experts yet"); });
 }
 
 template void compute<float>(const Work&, Scratch<float>&);

@@ -150,7 +150,9 @@ inline std::int64_t op_scratch_floats(const Op& op) {
       [](const Gather&) { return std::int64_t{0}; }, [](const Loss&) { return std::int64_t{0}; },
       [](const Update& update) {
         return update.part == UpdatePart::kSquaredNorm ? kSquaredNormFloats : 0;
-      });
+      },
+      [](const Route&) { return std::int64_t{0}; }, [](const Permute&) { return std::int64_t{0}; },
+      [](const Regroup&) { return std::int64_t{0}; });
 }
 
 }  // namespace stepcast::cuda

@@ -28,7 +28,19 @@ int cuda_device_of_process(int rank) {
 }
 
 std::string cuda_unsupported(const Job& job) {
-  if (job.mesh.degree(Axis::kContext) == 1) return "";
+  const auto of_context = [](const Op& op) {
+    const auto* attention = std::get_if<Attention>(&op);
+    return attention != nullptr && attention->source != KeySource::kOwn;
+  };
+  const auto of_experts = [](const Op& op) {
+    return std::holds_alternative<Route>(op) || std::holds_alternative<Permute>(op) ||
+           std::holds_alternative<Regroup>(op);
+  };
+  if (std::any_of(job.ops.begin(), job.ops.end(), of_experts)) {
+    return "experts are not carried out on GPUs yet; say --device cpu";
+  }
+  const bool whole = std::none_of(job.ops.begin(), job.ops.end(), of_context);
+  if (whole && job.mesh.degree(Axis::kContext) == 1) return "";
   return "context parallelism is not carried out on GPUs yet; set parallel.context to 1, or say "
          "--device cpu";
 }

@@ -27,7 +27,10 @@ Op kind_of(Op op) {
       [](Norm& n) { n.rows = n.columns = 1; },
       [](Pointwise& p) { p.rows = p.columns = p.head_dim = 1; },
       [](Gather& g) { g.rows = g.columns = g.vocabulary = 1; },
-      [](Loss& l) { l.rows = l.vocabulary = 1; }, [](Update& u) { u.elements = 1; });
+      [](Loss& l) { l.rows = l.vocabulary = 1; }, [](Update& u) { u.elements = 1; },
+      [](Route& r) { r.rows = r.experts = r.chosen = r.capacity = 1; },
+      [](Permute& p) { p.rows = p.chosen = p.slots = p.columns = 1; },
+      [](Regroup& r) { r.outer = r.inner = r.rows = r.columns = 1; });
   return op;
 }
 

@@ -130,6 +130,15 @@ double count_flops(const Update& u) {
   return (u.part == UpdatePart::kSquaredNorm ? 2.0 : 16.0) * real(u.elements);
 }
 
+// The softmax over the chosen and the search for them: a comparison an expert and choice.
+double count_flops(const Route& r) {
+  return real(r.rows) * (real(r.experts) + 4.0 * real(r.chosen));
+}
+double count_flops(const Permute& p) {
+  return p.part == PermutePart::kPermute ? 0.0 : real(p.rows) * real(p.chosen) * real(p.columns);
+}
+double count_flops(const Regroup&) { return 0; }
+
 // ---- traffic ---------------------------------------------------------------------------------
 
 void count_traffic(const Gemm& g, ByteCount& sum) {
@@ -213,6 +222,11 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kTranspose:
     case PointwiseKind::kUnflatten: break;
   }
+  if (!p.weighted) return;
+  const bool backward = p.kind == PointwiseKind::kGeluBackward ||
+                        p.kind == PointwiseKind::kSwigluBackward ||
+                        p.kind == PointwiseKind::kGegluBackward;
+  sum.add({backward ? 2 : 1, p.rows}, kStatistics);
 }
 
 void count_traffic(const Gather& g, ByteCount& sum) {
@@ -249,6 +263,23 @@ void count_traffic(const Update& u, ByteCount& sum) {
   sum.add({4, u.elements}, u.moment);  // two moments, each read and written
 }
 
+void count_traffic(const Route& r, ByteCount& sum) {
+  sum.add({r.rows, r.experts}, r.dtype);  // logits, or their gradient
+  sum.add({r.pass == Pass::kForward ? 1 : 2, r.rows, r.chosen}, kStatistics);
+  sum.add({r.rows, r.chosen}, Dtype::kInt32);
+}
+
+// A row is read once for all its slots; slots are written, or read, whole.
+void count_traffic(const Permute& p, ByteCount& sum) {
+  sum.add({p.rows, p.columns}, p.dtype).add({p.slots, p.columns}, p.dtype);
+  sum.add({p.rows, p.chosen}, Dtype::kInt32);
+  if (p.weighted) sum.add({p.rows, p.chosen}, kStatistics).add({p.slots}, kStatistics);
+}
+
+void count_traffic(const Regroup& r, ByteCount& sum) {
+  sum.add({2, r.outer, r.inner, r.rows * r.columns}, r.dtype);
+}
+
 // ---- hash ------------------------------------------------------------------------------------
 
 auto fields(const Gemm& g) {
@@ -261,7 +292,8 @@ auto fields(const Attention& a) {
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {
-  return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim, p.scores);
+  return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim, p.scores,
+                  p.weighted);
 }
 auto fields(const Gather& g) {
   return std::tie(g.pass, g.rows, g.columns, g.vocabulary, g.dtype, g.gradient);
@@ -271,6 +303,16 @@ auto fields(const Loss& l) {
 }
 auto fields(const Update& u) {
   return std::tie(u.part, u.elements, u.weight, u.gradient, u.master, u.moment);
+}
+
+auto fields(const Route& r) {
+  return std::tie(r.pass, r.rows, r.experts, r.chosen, r.capacity, r.dtype);
+}
+auto fields(const Permute& p) {
+  return std::tie(p.part, p.rows, p.chosen, p.slots, p.columns, p.dtype, p.weighted);
+}
+auto fields(const Regroup& r) {
+  return std::tie(r.outer, r.inner, r.rows, r.columns, r.dtype);
 }
 
 // The finaliser of splitmix64 (Steele, Lea, Flood 2014) over the running sum of the fields.

@@ -36,7 +36,8 @@ enum class Pass : std::uint8_t { kForward, kBackward };
 // differ.
 enum class GemmRole : std::uint8_t { kForward, kInputGradient, kWeightGradient };
 
-// C(m, n) = A(m, k) B(k, n), `batch` times; multiply-add counts as two FLOPs.
+// C(m, n) = A(m, k) B(k, n), `batch` times; multiply-add counts as two FLOPs. A linear layer of
+// `batch` experts (Tensor::experts) holds their matrices one behind the other, as A, B and C are.
 //   kForward         A (m, k), B stored (n, k) [, bias (n)]         -> C (m, n)
 //   kInputGradient   A (m, k), B stored (k, n)                      -> C (m, n)
 //   kWeightGradient  A stored (k, m), B (k, n)                      -> C (m, n) [, bias gradient
@@ -128,6 +129,8 @@ enum class PointwiseKind : std::uint8_t {
   kAddRows,          // x (rows, columns), table -> x + table. A table of one row is a bias;
                      //   of several, learned positions: a row of x takes that of its position
   kAddRowsBackward,  // d_y (rows, columns) -> d_table: each row added to the one it took
+  // The next six, where `weighted`: one more read at the end, p (rows), by which each row of the
+  // result is multiplied; backward one more write, d_p.
   kGelu,             // x -> gelu(x)
   kGeluBackward,     // d_y, x -> d_x
   kSwiglu,           // gate_up (rows, 2 columns) | gate, up -> silu(gate) * up (rows, columns)
@@ -167,6 +170,11 @@ enum class PointwiseKind : std::uint8_t {
 };
 std::string_view pointwise_name(PointwiseKind kind);
 
+// GELU or a gate, forward or backward: those that may be `weighted`.
+constexpr bool is_activation(PointwiseKind kind) {
+  return kind >= PointwiseKind::kGelu && kind <= PointwiseKind::kGegluBackward;
+}
+
 // Megatron-LM's (megatron/model/utils.py, attention_mask_func): the exponential of nothing.
 inline constexpr double kMaskedScore = -10000;
 
@@ -181,6 +189,7 @@ struct Pointwise {
   bool causal = false;               // kSoftmax: entries right of the diagonal are masked
   std::int64_t head_dim = 0;         // kRotary and its backward: columns of one head
   bool scores = false;               // kDropout: rows are those of scores (see Gemm), not tokens
+  bool weighted = false;             // an activation of experts: times the router's weight of a row
   bool operator==(const Pointwise&) const = default;
 };
 
@@ -231,7 +240,49 @@ struct Update {
   bool operator==(const Update&) const = default;
 };
 
-using Op = std::variant<Gemm, Attention, Norm, Pointwise, Gather, Loss, Update>;
+// A mixture of experts (Shazeer et al. 2017; GShard, Lepikhin et al. 2020): each token goes to
+// `chosen` of the experts. A rank gives each expert up to `capacity` of its tokens; those beyond
+// are dropped for that expert, later tokens first. capacity = rows drops none.
+//
+// The router. A token's weights are the softmax over its chosen experts, those with the highest
+// logits (of equal ones the first): Mixtral's, and the same as the softmax over all, made to sum
+// to one again. A slot is a place among experts * capacity, expert by expert; -1: dropped.
+//   kForward   logits (rows, experts)  -> weights (rows, chosen) fp32, slots (rows, chosen) int32
+//   kBackward  d_weights, weights, slots-> d_logits: of what was dropped d_weights is zero
+//   The expert of a dropped choice is kept as -2 - expert.
+struct Route {
+  Pass pass = Pass::kForward;
+  std::int64_t rows = 0, experts = 0, chosen = 0, capacity = 0;
+  Dtype dtype = Dtype::kBf16;  // of the logits
+  bool operator==(const Route&) const = default;
+};
+
+// Tokens to their slots and back. `slots` = experts * capacity; a slot that nobody takes is zero.
+//   kPermute    x (rows, columns), slots (rows, chosen) [, weights] -> y (slots, columns) [, p
+//               (slots) fp32: the weights]
+//   kUnpermute  y (slots, columns), slots [, p] -> x (rows, columns), the sum over a row's slots
+//               [, weights (rows, chosen) fp32]
+// Each is the other's gradient.
+enum class PermutePart : std::uint8_t { kPermute, kUnpermute };
+struct Permute {
+  PermutePart part = PermutePart::kPermute;
+  std::int64_t rows = 0, chosen = 0, slots = 0, columns = 0;
+  Dtype dtype = Dtype::kBf16;
+  bool weighted = false;  // with the operands in brackets
+  bool operator==(const Permute&) const = default;
+};
+
+// Blocks of `rows` rows, `outer` times `inner` of them, change places: block (i, j) becomes (j, i).
+// So what came rank by rank stands expert by expert.
+//   x (outer inner rows, columns) -> y
+struct Regroup {
+  std::int64_t outer = 0, inner = 0, rows = 0, columns = 0;
+  Dtype dtype = Dtype::kBf16;
+  bool operator==(const Regroup&) const = default;
+};
+
+using Op = std::variant<Gemm, Attention, Norm, Pointwise, Gather, Loss, Update, Route, Permute,
+                        Regroup>;
 
 // FLOPs that the kernel performs (a causal Attention counts half of the score matrix).
 // Memory-bound kinds count a handful of operations an element.

@@ -11,6 +11,10 @@
 //   gather forward 4096x8192 vocabulary=50257 bf16 gradient=fp32
 //   loss finish 4096x50257 bf16 statistics=fp32
 //   update adamw 1000 weight=bf16 gradient=bf16 master moment=fp32
+//   pointwise swiglu 4096x1024 bf16 weighted
+//   route forward 4096x128 chosen=8 capacity=256 bf16
+//   permute permute 4096x2048 chosen=8 slots=32768 bf16 weighted
+//   regroup 8x16x256x2048 bf16
 //
 // batch=1 and an output of the same dtype as the input are left out.
 
@@ -41,6 +45,9 @@ std::string_view part_name(LossPart part) {
     case LossPart::kBackward: return "backward";
   }
   return "?";
+}
+std::string_view permute_name(PermutePart part) {
+  return part == PermutePart::kPermute ? "permute" : "unpermute";
 }
 std::string_view update_name(UpdatePart part) {
   return part == UpdatePart::kSquaredNorm ? "squared_norm" : "adamw";
@@ -81,6 +88,7 @@ void print(std::string& out, const Pointwise& p) {
   if (p.causal) append(out, " causal");
   if (p.head_dim != 0) append(out, " head_dim=", p.head_dim);
   if (p.scores) append(out, " scores");
+  if (p.weighted) append(out, " weighted");
 }
 
 void print(std::string& out, const Gather& g) {
@@ -98,6 +106,22 @@ void print(std::string& out, const Update& u) {
          " gradient=", dtype_name(u.gradient));
   if (u.master) append(out, " master");
   append(out, " moment=", dtype_name(u.moment));
+}
+
+void print(std::string& out, const Route& r) {
+  append(out, "route ", pass_name(r.pass), ' ', r.rows, 'x', r.experts, " chosen=", r.chosen);
+  append(out, " capacity=", r.capacity, ' ', dtype_name(r.dtype));
+}
+
+void print(std::string& out, const Permute& p) {
+  append(out, "permute ", permute_name(p.part), ' ', p.rows, 'x', p.columns, " chosen=", p.chosen);
+  append(out, " slots=", p.slots, ' ', dtype_name(p.dtype));
+  if (p.weighted) append(out, " weighted");
+}
+
+void print(std::string& out, const Regroup& r) {
+  append(out, "regroup ", r.outer, 'x', r.inner, 'x', r.rows, 'x', r.columns, ' ');
+  append(out, dtype_name(r.dtype));
 }
 
 // ---- parsing ---------------------------------------------------------------------------------
@@ -162,6 +186,7 @@ Op read_pointwise(Tokens& in) {
   p.causal = in.take("causal");
   if (in.peek().starts_with("head_dim=")) p.head_dim = in.integer("head_dim=", 1, kSizeMax);
   p.scores = p.kind == PointwiseKind::kDropout && in.take("scores");
+  p.weighted = is_activation(p.kind) && in.take("weighted");
   return p;
 }
 
@@ -195,6 +220,34 @@ Op read_update(Tokens& in) {
   return u;
 }
 
+Op read_route(Tokens& in) {
+  Route r;
+  r.pass = in.word(pass_name, 2);
+  in.sizes({&r.rows, &r.experts});
+  r.chosen = in.integer("chosen=", 1, r.experts);
+  r.capacity = in.integer("capacity=", 1, kSizeMax / r.experts);
+  r.dtype = read_dtype(in);
+  return r;
+}
+
+Op read_permute(Tokens& in) {
+  Permute p;
+  p.part = in.word(permute_name, 2);
+  in.sizes({&p.rows, &p.columns});
+  p.chosen = in.integer("chosen=", 1, kSizeMax);
+  p.slots = in.integer("slots=", 1, kSizeMax);
+  p.dtype = read_dtype(in);
+  p.weighted = in.take("weighted");
+  return p;
+}
+
+Op read_regroup(Tokens& in) {
+  Regroup r;
+  in.sizes({&r.outer, &r.inner, &r.rows, &r.columns});
+  r.dtype = read_dtype(in);
+  return r;
+}
+
 Op read_op(Tokens& in) {
   if (in.take("gemm")) return read_gemm(in);
   if (in.take("attention")) return read_attention(in);
@@ -203,7 +256,10 @@ Op read_op(Tokens& in) {
   if (in.take("gather")) return read_gather(in);
   if (in.take("loss")) return read_loss(in);
   if (in.take("update")) return read_update(in);
-  in.fail("gemm, attention, norm, pointwise, gather, loss or update");
+  if (in.take("route")) return read_route(in);
+  if (in.take("permute")) return read_permute(in);
+  if (in.take("regroup")) return read_regroup(in);
+  in.fail("gemm, attention, norm, pointwise, gather, loss, update, route, permute or regroup");
 }
 
 }  // namespace

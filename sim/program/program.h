@@ -85,6 +85,10 @@ struct Tensor {
   // Cut by rows: how many rows each of the matrices packed in it has here (queries, keys, values; a
   // gate and its partner). Each is cut by itself, in the order of the ranks. All 0: it is but one.
   std::array<std::int64_t, kPartsMax> parts = {};
+  // Of how many experts it holds the matrices (rows, columns), one behind the other; 0: it belongs
+  // to none. `cut` and `parts` are then those of each by itself. Which experts follows from the
+  // rank's place on Job::experts, in order.
+  std::int64_t experts = 0;
   bool operator==(const Tensor&) const = default;
   Bytes bytes() const { return Bytes(shape.elements() * dtype_size(dtype)); }
 };
@@ -241,7 +245,8 @@ struct Program {
 // numbers i and 2 c - 1 - i, one behind the other: a causal mask then leaves all ranks the same
 // work (NVIDIA/TransformerEngine, PyTorch). "The micro-batch's tokens" of a rank are those.
 // The loss is the mean over all tokens of the global batch: d_logits is divided by their number,
-// sequence_length * micro_batch * micro_batches * data * replica. Ids are below `vocabulary`; rows
+// sequence_length * micro_batch * micro_batches * expert * data * replica: expert ranks are data
+// ranks for all but the experts; the number of a rank's sequences counts expert before data. Ids are below `vocabulary`; rows
 // of a table and columns of logits beyond it are padding, which no token has and no softmax counts.
 struct Batch {
   std::int64_t sequence_length = 0;  // all four are 0 where the Job does not say
@@ -253,10 +258,12 @@ struct Batch {
 
 // The axes over which weights are copies and gradients add up: data ranks see other sequences,
 // context ranks other tokens of the same. ZeRO shards the state over all of them.
-inline constexpr AxisSet kStateAxes = Axis::kContext | Axis::kData;
+// So do expert ranks, but for experts: those are copies over a part of these axes only.
+inline constexpr AxisSet kStateAxes =
+    AxisSet(Axis::kContext) | AxisSet(Axis::kExpert) | AxisSet(Axis::kData);
 
-// Tensors that are laid end to end, in this order, where state is sharded over kStateAxes: one
-// array of n elements, of which each of d ranks has ceil(n / d), the last ones padded.
+// Tensors that are laid end to end, in this order, where state is sharded over `axes`: one array of
+// n elements, of which each of d ranks has ceil(n / d), the last ones padded.
 //   * A reduce-scatter or all-gather over these axes takes the `whole` tensors of a flat as that
 //     array; with several flats, each is cut by itself. Where no tensors of their own hold the
 //     shares, the rank's share lies in place, and the rest of the array is not to be relied on.
@@ -265,6 +272,7 @@ inline constexpr AxisSet kStateAxes = Axis::kContext | Axis::kData;
 struct Flat {
   std::vector<TensorId> whole;
   std::vector<TensorId> shares;  // tensors that hold one rank's share, of weights or of gradients
+  AxisSet axes = kStateAxes;
   bool operator==(const Flat&) const = default;
 };
 
@@ -280,6 +288,7 @@ struct Job {
   Mesh mesh;
   Batch batch;
   double dropout = 0;                              // its rate; 0: none, or the Job does not say
+  AxisSet experts;                                 // the axes over which experts are spread
   std::vector<Program> programs;                   // one a stage
   std::vector<Body> bodies;
   std::vector<Tensor> tensors;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::int64_t kSmallMax = INT16_MAX;
 constexpr std::int64_t kIndexMax = INT32_MAX;
+constexpr std::string_view kAxesText = "axes such as data+replica, or none";
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -63,6 +64,7 @@ class Parser {
     bool mesh = false;
     bool batch = false;
     bool dropout = false;
+    bool experts = false;
     bool events = false;
     while (more_lines()) {
       Tokens line = next_line("");
@@ -75,6 +77,10 @@ class Parser {
       } else if (line.take("dropout")) {
         if (std::exchange(dropout, true)) line.refuse("a second rate of dropout");
         job_.dropout = line.real(kDropoutLeast, kDropoutMost);
+        line.end();
+      } else if (line.take("experts")) {
+        if (std::exchange(experts, true)) line.refuse("a second set of the experts' axes");
+        job_.experts = read_axes(line.next(kAxesText));
         line.end();
       } else if (line.take("events")) {
         if (std::exchange(events, true)) line.refuse("a second count of events");
@@ -289,6 +295,9 @@ class Parser {
     tensor.category = line.word(category_name, kCategories);
     tensor.scope = line.word(scope_name, 3);
     read_cut(line, tensor);
+    if (line.peek().starts_with("experts=")) {
+      tensor.experts = line.integer("experts=", 1, tensor.shape.sizes[0]);
+    }
     line.end();
     job_.tensors.push_back(tensor);
   }
@@ -304,7 +313,7 @@ class Parser {
     define(line, "@", job_.transfers.size());
     Transfer transfer;
     transfer.kind = line.word(transfer_name, 6);
-    transfer.axes = read_axes(line);
+    transfer.axes = read_axes(line.next(kAxesText));
     transfer.bytes = Bytes(line.integer("", 0, kBytesMax));
     transfer.ends_only = line.take("ends_only");
     if (line.take("maximum")) transfer.reduction = Reduction::kMaximum;
@@ -312,8 +321,7 @@ class Parser {
     job_.transfers.push_back(transfer);
   }
 
-  AxisSet read_axes(Tokens& line) const {
-    const std::string_view word = line.next("axes such as data+replica, or none");
+  AxisSet read_axes(std::string_view word) const {
     AxisSet axes;
     if (word == "none") return axes;
     for (std::size_t begin = 0; begin <= word.size();) {
@@ -335,6 +343,9 @@ class Parser {
   void read_flat(Tokens& line) {
     define(line, "~", job_.flats.size());
     Flat flat;
+    if (line.peek().starts_with("over=")) {
+      flat.axes = read_axes(line.next(kAxesText).substr(5));
+    }
     while (!line.done() && line.peek() != "->") flat.whole.push_back(tensor(line));
     line.expect("->");
     while (!line.done()) flat.shares.push_back(tensor(line));

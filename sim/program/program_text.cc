@@ -5,14 +5,17 @@
 //   mesh tensor=8 context=1 expert=1 data=4 replica=1 pipeline=2 order=tensor,context,...,pipeline
 //   batch sequence_length=4096 micro_batch=1 micro_batches=8 vocabulary=50257     where it is known
 //   dropout 0.1                                                   its rate, where there is dropout
+//   experts tensor+expert                                         where experts are spread
 //   events 4
 //   name qkv
 //   tensor %3 layer2.qkv bf16 [4096,1,8192] activations micro_batch
 //   op #4 gemm forward 4096x1024x8192 bf16
 //   tensor %4 layer2.qkv.weight bf16 [96,64] weights chunk rows=64+16+16         or rows, columns
+//   tensor %5 layer2.fc2.weight bf16 [256,64] weights chunk experts=4
 //   transfer @2 all_reduce tensor 67108864 [ends_only] [maximum]
 //   residents $0 %0 %1
 //   flat ~0 %3 %4 -> %9                          whole -> shares
+//   flat ~1 over=data %5 -> %10                  where not over all axes of the state
 //   body &0 forward forward                        number, name, phase
 //     alloc %3
 //     compute #4 layer2.qkv forward %1 %2 -> %3    op, label, phase, reads -> writes
@@ -77,6 +80,7 @@ class Printer {
     print_mesh();
     print_batch();
     if (job_.dropout > 0) append(out_, "dropout ", job_.dropout, '\n');
+    if (!job_.experts.empty()) append(out_, "experts ", axis_set_name(job_.experts), '\n');
     append(out_, "events ", job_.events, '\n');
     print_tables();
     for (std::size_t i = 0; i < job_.bodies.size(); ++i) print_body(i);
@@ -121,11 +125,11 @@ class Printer {
       append(out_, i == 0 ? "" : ",", tensor.shape.sizes[i]);
     }
     append(out_, "] ", category_name(tensor.category), ' ', scope_name(tensor.scope));
-    if (tensor.cut == Cut::kWhole) return;
-    append(out_, ' ', cut_name(tensor.cut));
+    if (tensor.cut != Cut::kWhole) append(out_, ' ', cut_name(tensor.cut));
     for (std::size_t i = 0; i < kPartsMax && tensor.parts[i] > 0; ++i) {
       append(out_, i == 0 ? "=" : "+", tensor.parts[i]);
     }
+    if (tensor.experts > 0) append(out_, " experts=", tensor.experts);
   }
 
   void print_tables() {
@@ -155,6 +159,8 @@ class Printer {
     }
     for (std::size_t i = 0; i < job_.flats.size(); ++i) {
       append(out_, "flat ~", number(i));
+      const AxisSet axes = job_.flats[i].axes;
+      if (!(axes == kStateAxes)) append(out_, " over=", axis_set_name(axes));
       for (const TensorId tensor : job_.flats[i].whole) append(out_, " %", tensor);
       append(out_, " ->");
       for (const TensorId tensor : job_.flats[i].shares) append(out_, " %", tensor);

@@ -48,6 +48,12 @@ Arity arity(const Norm& n) {
 }
 
 Arity arity(const Pointwise& p) {
+  if (p.weighted) {  // of one tensor that holds gate and up
+    const bool backward = p.kind == PointwiseKind::kGeluBackward ||
+                          p.kind == PointwiseKind::kSwigluBackward ||
+                          p.kind == PointwiseKind::kGegluBackward;
+    return backward ? Arity{{3, 3}, {2, 2}} : Arity{{2, 2}, {1, 1}};
+  }
   switch (p.kind) {
     case PointwiseKind::kAdd: return {{2, 3}, {1, 1}};
     case PointwiseKind::kAddRowsBackward: return {{1, 2}, {1, 1}};
@@ -101,6 +107,17 @@ Arity arity(const Update& u) {
   return {{2, kAnyNumber}, {2, kAnyNumber}};
 }
 
+Arity arity(const Route& r) {
+  return r.pass == Pass::kForward ? Arity{{1, 1}, {2, 2}} : Arity{{3, 3}, {1, 1}};
+}
+
+Arity arity(const Permute& p) {
+  const int weights = p.weighted ? 1 : 0;
+  return {{2 + weights, 2 + weights}, {1 + weights, 1 + weights}};
+}
+
+Arity arity(const Regroup&) { return {{1, 1}, {1, 1}}; }
+
 // What is read packed in one tensor has one gradient, what is read from several has as many.
 int gradients_due(const Op& op, int reads) {
   if (const auto* a = std::get_if<Attention>(&op)) {
@@ -110,7 +127,7 @@ int gradients_due(const Op& op, int reads) {
   const auto* p = std::get_if<Pointwise>(&op);
   const bool gate = p != nullptr && (p->kind == PointwiseKind::kSwigluBackward ||
                                      p->kind == PointwiseKind::kGegluBackward);
-  return gate ? reads - 1 : 0;
+  return gate ? reads - 1 : 0;  // of weighted ones, too: d_gate_up and d_p
 }
 
 void append_range(std::string& out, Range range) {

@@ -64,14 +64,18 @@ std::string op_fault(const Op& op) {
   }
 }
 
-// A weight's parts are its rows.
+// A weight's parts are its rows, those of one of its experts.
 std::string cut_fault(const Tensor& tensor) {
+  const std::int64_t matrices = std::max<std::int64_t>(tensor.experts, 1);
+  if (tensor.experts < 0 || tensor.shape.sizes[0] % matrices != 0) {
+    return "its rows are not those of so many experts";
+  }
   std::int64_t rows = 0;
   for (const std::int64_t part : tensor.parts) {
     if (part < 0 || part > tensor.shape.sizes[0]) return "its packed parts are out of range";
     rows += part;
   }
-  if (rows > 0 && (tensor.cut != Cut::kRows || rows != tensor.shape.sizes[0])) {
+  if (rows > 0 && (tensor.cut != Cut::kRows || rows * matrices != tensor.shape.sizes[0])) {
     return "its packed parts are not its rows";
   }
   if (tensor.parts[0] == 0 && rows > 0) return "its packed parts have a gap";
@@ -108,7 +112,7 @@ std::string flat_fault(const Job& job, const Flat& flat, std::vector<bool>& take
     if (elements > kBytesMax) return "it has too many elements";
   }
   if (elements < 1) return "it has no elements";
-  const std::int64_t ranks = job.mesh.group_size(kStateAxes);
+  const std::int64_t ranks = job.mesh.group_size(flat.axes);
   for (const TensorId id : flat.shares) {
     if (std::string fault = take(id); !fault.empty()) return fault;
     const std::int64_t share = job.tensors[static_cast<std::size_t>(id)].shape.elements();
@@ -287,7 +291,11 @@ class BodyChecker {
     const Transfer& transfer = job_.transfers[static_cast<std::size_t>(collective.transfer)];
     if (transfer.kind == TransferKind::kSendReceive) {
       if (transfer.axes.has(Axis::kPipeline)) return "a message between stages is no collective";
-      fault = check_shift(collective.operands);
+      fault = check_passed_on(collective.operands);
+      if (!fault.empty()) return fault;
+    } else if (transfer.kind == TransferKind::kAllToAll) {
+      fault = check_passed_on(collective.operands);
+      if (fault.empty()) fault = check_parts(collective.operands, transfer);
       if (!fault.empty()) return fault;
     }
     if (sends_or_receives(collective.stream)) return "a collective on a stream of messages";
@@ -297,8 +305,20 @@ class BodyChecker {
     return "";
   }
 
+  // Of an all-to-all each member gives each other an equal part of every tensor.
+  std::string check_parts(Operands operands, const Transfer& transfer) const {
+    const std::int64_t ranks = job_.mesh.group_size(transfer.axes);
+    for (std::int32_t i = 0; i < operands.reads + operands.writes; ++i) {
+      const TensorId id = body_.operands[static_cast<std::size_t>(operands.first + i)];
+      if (job_.tensors[static_cast<std::size_t>(id)].shape.elements() % ranks != 0) {
+        return text_of('%', id, " has no equal parts for ", ranks, " ranks");
+      }
+    }
+    return "";
+  }
+
   // Members that pass tensors on hold what they send and what comes, of one size.
-  std::string check_shift(Operands operands) const {
+  std::string check_passed_on(Operands operands) const {
     const auto bytes = [&](std::int32_t at, std::int32_t count) {
       Bytes sum;
       for (std::int32_t i = 0; i < count; ++i) {

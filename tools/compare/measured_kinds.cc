@@ -86,7 +86,10 @@ KernelKind kind_of_op(const Op& op, Phase phase) {
       [](const Pointwise&) { return KernelKind::kPointwise; },
       [](const Gather&) { return KernelKind::kGather; },
       [](const Loss&) { return KernelKind::kLoss; },
-      [](const Update&) { return KernelKind::kOptimizer; });
+      [](const Update&) { return KernelKind::kOptimizer; },
+      [](const Route&) { return KernelKind::kOther; },
+      [](const Permute&) { return KernelKind::kPointwise; },
+      [](const Regroup&) { return KernelKind::kPointwise; });
 }
 
 KernelKind kind_of_name(std::string_view name) {

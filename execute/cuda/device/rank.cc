@@ -228,6 +228,9 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
                   dropout(op, reads, writes, options_.seed, &state->step)};
   match(
       op, [&](const Gemm& gemm) { product(gemm, work); }, [](const Update&) {},
+      [](const Route&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
+      [](const Permute&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
+      [](const Regroup&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [&](const auto& other) { stepcast::cuda::launch(other, work, launch()); });
   const auto* loss = std::get_if<Loss>(&op);
   const bool counts = loss != nullptr && loss->part == LossPart::kFinish &&

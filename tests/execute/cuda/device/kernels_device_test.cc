@@ -71,6 +71,9 @@ class DeviceOp final : public TwoSidedOp {
     match(
         work.op, [&](const Gemm&) { throw std::runtime_error("no product is launched here"); },
         [&](const Update&) { throw std::runtime_error("no update is launched here"); },
+        [&](const Route&) { throw std::runtime_error("experts are not covered here"); },
+        [&](const Permute&) { throw std::runtime_error("experts are not covered here"); },
+        [&](const Regroup&) { throw std::runtime_error("experts are not covered here"); },
         [&](const auto& op) { launch(op, there, at); });
     require(cudaDeviceSynchronize());
     for (const Operand& operand : work.writes) places[operand.data]->read(operand.data);
