@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include "models/message.h"
 
@@ -110,6 +111,7 @@ Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding
   Unit unit;
   unit.layer = binding.layer;
   unit.dtype = weights.front().dtype;
+  unit.experts = weights.front().experts;
   for (const WeightSlots& w : weights) {
     unit.elements += w.elements;
     unit.weights.push_back(binding(w.weight));
@@ -196,16 +198,19 @@ void ChunkWriter::place_blocks() {
   }
 }
 
-// The block's own weights, those of one type together.
+// The block's own weights, those of one type together, and those of experts by themselves.
 void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
-  std::vector<Dtype> dtypes;
+  const auto group = [](const WeightSlots& w) { return std::pair(w.dtype, w.experts); };
+  std::vector<std::pair<Dtype, bool>> groups;
   for (const WeightSlots& w : kind.weights) {
-    if (std::find(dtypes.begin(), dtypes.end(), w.dtype) == dtypes.end()) dtypes.push_back(w.dtype);
+    if (std::find(groups.begin(), groups.end(), group(w)) == groups.end()) {
+      groups.push_back(group(w));
+    }
   }
-  for (const Dtype dtype : dtypes) {
+  for (const auto& one : groups) {
     std::vector<WeightSlots> weights;
     std::copy_if(kind.weights.begin(), kind.weights.end(), std::back_inserter(weights),
-                 [&](const WeightSlots& w) { return w.dtype == dtype; });
+                 [&](const WeightSlots& w) { return group(w) == one; });
     placed.units.push_back(state_.add(unit_of(weights, placed.binding)));
     placed.first_use.push_back(placed.units.back());
   }

@@ -75,6 +75,7 @@ BodyId Lowering::write_clip() {
     const AxisSet all = axis == Axis::kData ? state_axes(plan_) : AxisSet(axis);
     if (split && job_.mesh.group_size(all) > 1) axes = axes | all;
   }
+  axes = axes | plan_.expert_axes();
   if (!plan_.clip_gradients) axes = {};
   if (axes.empty() && !plan_.optimizer_sync) return -1;
   BodyWriter body(tables_, "clip", Phase::kOptimizer);
@@ -188,6 +189,7 @@ Job Lowering::run() {
                   network_.vocabulary};
   }
   if (plan_.dropout) job_.dropout = plan_.dropout_rate;
+  job_.experts = plan_.expert_axes();
   parts_ = lay_out(network_, plan_);
   for (const Block& block : network_.kinds) kinds_.push_back(make_kind(tables_, block, plan_));
   if (plan_.clip_gradients) {

@@ -4,6 +4,7 @@
 #include "models/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -37,11 +38,6 @@ Trouble degree_trouble(const Plan& plan) {
     if (degree < 1)
       return trouble("parallel", key, fmt::format("must be at least 1, is {}", degree));
   }
-  if (plan.expert != 1) {
-    return trouble(
-        "parallel", "expert",
-        fmt::format("expert parallelism is not covered yet; expert must be 1, is {}", plan.expert));
-  }
   if (plan.ranks() > kRanksMax) {
     return trouble("parallel", "data",
                    fmt::format("{} x data {} are more than {} ranks", model_degrees_text(plan),
@@ -71,6 +67,37 @@ Trouble context_trouble(const Plan& plan) {
     return trouble("parallel", "context",
                    "unfused attention takes the scores of a whole sequence; set attention to "
                    "\"fused\", or context to 1");
+  }
+  return std::nullopt;
+}
+
+// The ranks that share experts are neighbours, as Megatron-Core lays them: tensor ranks (where each
+// expert is whole on one of them), then context ranks, then data ranks.
+Trouble expert_trouble(const Plan& plan) {
+  if (plan.expert_tensor != 1 && plan.expert_tensor != plan.tensor) {
+    return trouble("parallel", "expert_tensor",
+                   fmt::format("must be 1, so that each expert is whole, or tensor, {}; is {}",
+                               plan.tensor, plan.expert_tensor));
+  }
+  if (plan.expert == 1) return std::nullopt;
+  const bool folds = plan.expert_tensor == 1;
+  const std::int64_t inner = plan.context * (folds ? plan.tensor : 1);
+  if (plan.expert % inner != 0 || plan.data % plan.expert_data() != 0) {
+    const std::int64_t most = inner * plan.data;
+    return trouble("parallel", "expert",
+                   fmt::format("{} ranks do not share experts evenly: all {}context {} ranks and a "
+                               "divisor of data {} do; use a multiple of {} that divides {}",
+                               plan.expert, folds ? fmt::format("tensor {} x ", plan.tensor) : "",
+                               plan.context, plan.data, inner, most));
+  }
+  if (plan.zero > 1) {
+    return trouble("sharding", "zero",
+                   fmt::format("{} with expert {} is not covered yet; use 0 or 1, or expert 1",
+                               plan.zero, plan.expert));
+  }
+  if (plan.replicas() > 1) {
+    return trouble("sharding", "shard_group",
+                   "hybrid sharding with expert parallelism is not covered yet; leave it out");
   }
   return std::nullopt;
 }
@@ -216,6 +243,11 @@ Trouble precision_trouble(const Plan& plan) {
   return std::nullopt;
 }
 
+// Of the layers without experts; 0: there are none.
+std::int64_t dense_ffn(const Model& model) {
+  return model.experts == 0 || model.dense_layers > 0 ? model.ffn : 0;
+}
+
 // cuBLASLt takes 8-bit operands whose sides are multiples of 16.
 Trouble eight_bit_trouble(const Plan& plan, const Model& model) {
   constexpr std::int64_t kUnit = 16;
@@ -224,7 +256,9 @@ Trouble eight_bit_trouble(const Plan& plan, const Model& model) {
       {"hidden size", model.hidden},
       {"width of the queries", model.query_width() / plan.tensor},
       {"width of the keys", model.kv_width() / plan.tensor},
-      {"width of the FFN", model.ffn / plan.tensor}};
+      {"width of the FFN", dense_ffn(model) / plan.tensor},
+      {"width of the shared expert", model.shared_ffn / plan.tensor},
+      {"width of an expert", model.expert_ffn / plan.expert_tensor}};
   for (const auto& [name, side] : sides) {
     if (side % kUnit == 0) continue;
     return trouble("precision", "compute",
@@ -250,12 +284,48 @@ Trouble loop_trouble(const Plan& plan) {
                  "layers in one loop are all run again or none: leave \"layers\" of recompute out");
 }
 
+Trouble experts_trouble(const Plan& plan, const Model& model) {
+  if (model.experts == 0) {
+    const bool spread = plan.expert > 1;
+    if (!spread && plan.expert_tensor == 1) return std::nullopt;
+    return trouble("parallel", spread ? "expert" : "expert_tensor",
+                   "the model has no experts; leave it out");
+  }
+  if (model.experts % plan.expert != 0) {
+    return trouble("parallel", "expert",
+                   fmt::format("{} experts cannot be divided by expert {}; use {}", model.experts,
+                               plan.expert, divisors_text(model.experts)));
+  }
+  if (model.expert_ffn % plan.expert_tensor != 0) {
+    return trouble("parallel", "expert_tensor",
+                   fmt::format("{} columns of an expert cannot be divided by {}; use 1",
+                               model.expert_ffn, plan.expert_tensor));
+  }
+  if (plan.tensor > 1 && !plan.sequence_parallel) {
+    return trouble("parallel", "sequence_parallel",
+                   "tensor ranks give different tokens to experts: set it to true");
+  }
+  if (plan.tensor > 1 && plan.expert == 1 && plan.expert_tensor == 1) {
+    return trouble("parallel", "expert_tensor",
+                   fmt::format("tensor {} ranks must share the experts: set it to {}, or expert to "
+                               "a multiple of that",
+                               plan.tensor, plan.tensor));
+  }
+  if (plan.scan_layers && model.dense_layers > 0) {
+    return trouble("", "scan_layers", "one loop takes equal layers, but some have no experts");
+  }
+  return std::nullopt;
+}
+
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
 Trouble tensor_trouble(const Plan& plan, const Model& model) {
-  const std::int64_t legal = std::gcd(std::gcd(model.heads, model.kv_heads), model.ffn);
-  const std::pair<const char*, std::int64_t> sizes[] = {{"heads", model.heads},
-                                                        {"key-value heads", model.kv_heads},
-                                                        {"columns of the FFN", model.ffn}};
+  const std::int64_t ffn = std::gcd(dense_ffn(model), model.shared_ffn);
+  const std::int64_t legal = std::gcd(std::gcd(model.heads, model.kv_heads), ffn);
+  const std::pair<const char*, std::int64_t> sizes[] = {
+      {"heads", model.heads},
+      {"key-value heads", model.kv_heads},
+      {"columns of the FFN", dense_ffn(model)},
+      {"columns of the shared expert", model.shared_ffn}};
   for (const auto& [name, size] : sizes) {
     if (size % plan.tensor == 0) continue;
     return trouble("parallel", "tensor",
@@ -323,10 +393,16 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
   const double scores =
       plan.fused_attention ? 0.0 : 16.0 * real(model.heads) * real(plan.sequence_length);
   const double vocabulary = real(padded_vocabulary(model, plan));
-  const double token = real(model.layers) * (width + scores) + 16.0 * vocabulary;
+  const double slots = model.experts == 0 ? 0.0
+                                          : real(model.experts) * real(plan.tensor) *
+                                                real(expert_capacity(model, plan)) /
+                                                real(plan.tokens());  // for a token
+  const double experts = slots * (real(model.hidden) + 2 * real(model.expert_ffn));
+  const double token = real(model.layers) * (width + 16 * experts + scores) + 16.0 * vocabulary;
   const double tokens = real(plan.tokens());
-  const double widest = std::max({real(model.hidden), 2 * real(model.ffn), vocabulary,
-                                  3 * real(model.query_width()), scores / 16});
+  const double widest = std::max({real(model.hidden), 2 * real(model.ffn), vocabulary, experts,
+                                  2 * real(model.shared_ffn), 3 * real(model.query_width()),
+                                  scores / 16});
   if (tokens * widest > kElementsMax) {
     return trouble("batch", "micro",
                    fmt::format("a tensor of {} x {} tokens has too many elements to count; at most "
@@ -355,18 +431,26 @@ const std::vector<std::string> kRecomputeModules = {
 
 std::int64_t Plan::ranks() const {
   std::int64_t product = 1;
-  for (const std::int64_t degree : {tensor, context, expert, data, pipeline}) {
+  for (const std::int64_t degree : {tensor, context, data, pipeline}) {
     product = std::min<std::int64_t>(product * degree, kRanksMax + 1);
   }
   return product;
+}
+
+AxisSet Plan::expert_axes() const {
+  if (expert == 1) return {};
+  AxisSet axes = Axis::kExpert;
+  if (context > 1) axes = axes | Axis::kContext;
+  if (tensor > 1 && expert_tensor == 1) axes = axes | Axis::kTensor;
+  return axes;
 }
 
 Mesh Plan::mesh() const {
   Mesh mesh;
   mesh.degree(Axis::kTensor) = static_cast<int>(tensor);
   mesh.degree(Axis::kContext) = static_cast<int>(context);
-  mesh.degree(Axis::kExpert) = static_cast<int>(expert);
-  mesh.degree(Axis::kData) = static_cast<int>(shards() / context);
+  mesh.degree(Axis::kExpert) = static_cast<int>(expert_data());
+  mesh.degree(Axis::kData) = static_cast<int>(shards() / context / expert_data());
   mesh.degree(Axis::kReplica) = static_cast<int>(replicas());
   mesh.degree(Axis::kPipeline) = static_cast<int>(pipeline);
   if (!order.empty()) {
@@ -391,9 +475,17 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
   return (model.vocabulary + unit - 1) / unit * unit;
 }
 
+std::int64_t expert_capacity(const Model& model, const Plan& plan) {
+  const std::int64_t rows = plan.tokens() / (plan.sequence_parallel ? plan.tensor : 1);
+  const double share = static_cast<double>(rows) * static_cast<double>(model.experts_per_token) /
+                       static_cast<double>(model.experts);
+  const double wanted = std::ceil(plan.capacity_factor * share);
+  return wanted < static_cast<double>(rows) ? static_cast<std::int64_t>(wanted) : rows;
+}
+
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
   for (const auto rule :
-       {degree_trouble, context_trouble, pieces_trouble, pipeline_trouble, batch_trouble,
+       {degree_trouble, context_trouble, expert_trouble, pieces_trouble, pipeline_trouble, batch_trouble,
         sharding_trouble, precision_trouble, attention_trouble, loop_trouble}) {
     if (Trouble found = rule(plan)) return found;
   }
@@ -401,7 +493,7 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
 }
 
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
-  for (const auto rule : {tensor_trouble, eight_bit_trouble, sequence_trouble, stages_trouble}) {
+  for (const auto rule : {experts_trouble, tensor_trouble, eight_bit_trouble, sequence_trouble, stages_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }
   return std::nullopt;

@@ -4,6 +4,7 @@
 // device is a question for the simulator. Names follow the what-if file.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -125,8 +126,8 @@ struct Plan {
                                        // product that takes or makes them
   std::int64_t context = 1;            // ranks that share a sequence
   ContextExchange context_exchange = ContextExchange::kRing;
-  std::int64_t expert = 1;             // ranks that share the experts of a layer: tensor ranks (if
-                                       // expert_tensor is 1), context and data ranks, inner first
+  std::int64_t expert = 1;             // ranks that share a layer's experts: all tensor ranks (where
+                                       // expert_tensor is 1) x all context ranks x some data ranks
   std::int64_t expert_tensor = 1;      // 1, or tensor: each expert is cut over the tensor ranks
   double capacity_factor = 1;          // an expert takes up to this times a rank's tokens x k / E
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
@@ -217,6 +218,15 @@ struct Plan {
   // What one token attends to at most, and how many such stretches a micro-batch has.
   std::int64_t attended() const { return document_length > 0 ? document_length : sequence_length; }
   std::int64_t documents() const { return micro_batch * (sequence_length / attended()); }
+  // How many data ranks share a layer's experts: the degree of the mesh's expert axis.
+  std::int64_t expert_data() const {
+    const std::int64_t inner = context * (expert_tensor == 1 ? tensor : 1);
+    return std::max<std::int64_t>(expert / inner, 1);
+  }
+  // The axes over which experts are spread; none where each rank has all of them.
+  AxisSet expert_axes() const;
+  // Over what one expert's state may be sharded: its copies.
+  std::int64_t expert_shards() const { return shards() / (expert > 1 ? context * expert_data() : 1); }
   // Of a micro-batch, on one rank.
   std::int64_t tokens() const { return sequence_length / context * micro_batch; }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
@@ -254,6 +264,10 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan);
 // columns, too, but its causal kernel refuses more than 2,048.
 bool softmax_is_fused(const Plan& plan, const Model& model);
 
+// How many of its tokens a rank gives to one expert at most: its share of a micro-batch's, times
+// capacity_factor x k / E, rounded up; never more than it has. REQUIRES: model.experts > 0.
+std::int64_t expert_capacity(const Model& model, const Plan& plan);
+
 // "tensor 2 x context 4 x pipeline 8": the degrees besides data that are told of.
 std::string model_degrees_text(const Plan& plan);
 
@@ -270,6 +284,7 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 // The first rule that it breaks against a model. REQUIRES: no trouble alone.
 //   heads, key-value heads, ffn   are multiples of tensor
 //   sequence_length               fits learned positions
+//   experts                       are a multiple of expert; their width, of expert_tensor
 //   widths, with compute fp8      are multiples of 16 on each rank (cuBLASLt's rule)
 //   layers                        "even": at least one a chunk, and equal counts if v > 1;
 //                                 "balanced": at most the last chunk has none (the head alone);
@@ -277,7 +292,7 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "recompute_early_stop", "precision",
-// "vocabulary_multiple", "fused_qkv", "fused_gate_up", "attention", "softmax", "loss", "dropout",
+// "vocabulary_multiple", "capacity_factor", "fused_qkv", "fused_gate_up", "attention", "softmax", "loss", "dropout",
 // "dropout_rate", "clip_gradients", "scan_layers", "deterministic", "filled", "allocator",
 // "buffers" of a what-if, "host" but for its launch, and leaves its other keys to others. With
 // `devices` > 0 a data degree that is left out is derived and has to match; 0 takes any. Required

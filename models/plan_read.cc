@@ -57,6 +57,9 @@ const std::vector<std::pair<std::string, SoftmaxKernels>> kSoftmaxes = {
     {"megatron_core", SoftmaxKernels::kMegatronCore}};
 const std::vector<std::pair<std::string, bool>> kAttentions = {{"fused", true}, {"unfused", false}};
 
+// Beyond these a rank's tokens, or none but one, go to an expert whatever the factor.
+constexpr double kCapacityLeast = 1e-6, kCapacityMost = 1e6;
+
 const std::vector<std::pair<std::string, Filled>> kFills = {
     {"product", kFilledProduct}, {"norm", kFilledNorm},         {"attention", kFilledAttention},
     {"softmax", kFilledSoftmax}, {"dropout", kFilledDropout},   {"loss", kFilledLoss},
@@ -130,7 +133,7 @@ void read_stages(const Object& object, Plan& plan) {
 
 // What the cluster leaves for data parallelism, and whether all fits together.
 void read_data_degree(const Object& object, std::int64_t devices, Plan& plan) {
-  const std::int64_t inner = plan.tensor * plan.context * plan.expert * plan.pipeline;
+  const std::int64_t inner = plan.tensor * plan.context * plan.pipeline;
   const std::string factors = model_degrees_text(plan);
   const bool divides = devices > 0 && devices % inner == 0;
   plan.data = object.integer("data", divides ? devices / inner : 1, kDegree);
@@ -167,11 +170,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
   plan.context = object.integer("context", 1, kDegree);
   plan.context_exchange = object.word("context_exchange", plan.context_exchange, kContextExchanges);
   plan.expert = object.integer("expert", 1, kDegree);
-  if (plan.expert != 1) {
-    object.fail("expert", fmt::format("expert parallelism is not covered yet; expert must be 1, is "
-                                      "{}",
-                                      plan.expert));
-  }
+  plan.expert_tensor = object.integer("expert_tensor", 1, kDegree);
   plan.pipeline = object.integer("pipeline", 1, kDegree);
   plan.virtual_stages = object.integer("virtual_stages", 1, {1, 10'000});
   plan.schedule = object.word(
@@ -323,6 +322,7 @@ Json write_parallel(const Plan& plan) {
   json["context"] = plan.context;
   json["context_exchange"] = word_of(plan.context_exchange, kContextExchanges);
   json["expert"] = plan.expert;
+  json["expert_tensor"] = plan.expert_tensor;
   json["pipeline"] = plan.pipeline;
   json["virtual_stages"] = plan.virtual_stages;
   json["data"] = plan.data;
@@ -363,6 +363,8 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   read_precision(what_if.object("precision"), plan);
   plan.vocabulary_multiple =
       what_if.integer("vocabulary_multiple", plan.vocabulary_multiple, kVocabularyMultiple);
+  plan.capacity_factor = what_if.number("capacity_factor", plan.capacity_factor,
+                                        kCapacityLeast, kCapacityMost);
   plan.fused_qkv = what_if.boolean("fused_qkv", plan.fused_qkv);
   plan.fused_gate_up = what_if.boolean("fused_gate_up", plan.fused_gate_up);
   plan.fused_attention = what_if.word("attention", plan.fused_attention, kAttentions);
@@ -415,6 +417,7 @@ Json write_plan(const Plan& plan) {
                        {"moments", word_of(plan.moments, kDtypes)},
                        {"gradient_copy", word_of(plan.gradient_copy, kCopies)}};
   json["vocabulary_multiple"] = plan.vocabulary_multiple;
+  json["capacity_factor"] = plan.capacity_factor;
   json["fused_qkv"] = plan.fused_qkv;
   json["fused_gate_up"] = plan.fused_gate_up;
   json["attention"] = word_of(plan.fused_attention, kAttentions);

@@ -3,6 +3,8 @@
 //
 // With 8-bit products (Plan::eight_bit) they read quantised copies. Under sequence parallelism it
 // is the shard that is quantised, and the copy that is gathered.
+#include <algorithm>
+
 #include "models/transformer_writer.h"
 
 namespace stepcast {
@@ -105,16 +107,19 @@ ValueId TransformerWriter::weight_read(std::string_view name, ValueId w, std::ui
   return copy;
 }
 
-ValueId TransformerWriter::product(std::string_view name, ValueId entered, std::int64_t in,
-                                   std::int64_t out, bool bias, std::uint16_t modules, Cut cut,
-                                   Parts parts) {
+ValueId TransformerWriter::product(std::string_view name, ValueId entered, Rows rows,
+                                   std::int64_t in, std::int64_t out, bool bias,
+                                   std::uint16_t modules, Cut cut, Parts parts) {
   const std::string base(name);
-  ValueId w = cut_weight(base + ".weight", {out, in}, cut, parts);
+  const std::int64_t matrices = std::max<std::int64_t>(rows.experts, 1);
+  ValueId w = cut_weight(base + ".weight", {matrices * out, in}, cut, parts);
+  block_.values[static_cast<std::size_t>(w)].experts = rows.experts;
   if (plan_.eight_bit.weights) block_.values[static_cast<std::size_t>(w)].dtype = Dtype::kFp8;
   ValueId b = bias ? cut_weight(base + ".bias", {out}, cut, parts) : kNoValue;
   ValueId read = weight_read(name, w, modules);
-  ValueId y = act(base + ".out", {tokens_, out});
-  Gemm op{tokens_, out, in, 1, GemmRole::kForward, plan_.product(), plan_.compute, false, bias};
+  ValueId y = act(base + ".out", {matrices * rows.rows, out});
+  Gemm op{rows.rows,       out,           in,    matrices, GemmRole::kForward,
+          plan_.product(), plan_.compute, false, bias};
   op.block_scales = plan_.eight_bit.blocks();
   block_.add(name, op, {entered, read, b}, {y}, modules);
   return y;

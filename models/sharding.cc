@@ -5,13 +5,23 @@
 
 namespace stepcast {
 
-std::int64_t State::shard_elements(std::int64_t elements) const {
-  const std::int64_t shards = plan_.shards();
-  return (elements + shards - 1) / shards;
+std::int64_t State::shards(const Unit& unit) const {
+  return unit.experts ? plan_.expert_shards() : plan_.shards();
 }
 
-std::int64_t State::owned_elements(std::int64_t elements) const {
-  return plan_.effective_zero() >= 1 ? shard_elements(elements) : elements;
+std::int64_t State::shard_elements(const Unit& unit) const {
+  return (unit.elements + shards(unit) - 1) / shards(unit);
+}
+
+std::int64_t State::owned_elements(const Unit& unit) const {
+  return plan_.effective_zero() >= 1 ? shard_elements(unit) : unit.elements;
+}
+
+std::array<std::vector<std::int32_t>, 2> State::apart(
+    const std::vector<std::int32_t>& units) const {
+  std::array<std::vector<std::int32_t>, 2> lists;
+  for (std::int32_t i : units) lists[unit(i).experts ? 1 : 0].push_back(i);
+  return lists;
 }
 
 TensorId State::transient(std::string_view name, std::int32_t layer, std::int64_t elements,
@@ -29,7 +39,7 @@ TensorId State::resident(std::string_view name, std::int32_t layer, std::int64_t
 
 std::int32_t State::add(Unit unit) {
   const int zero = plan_.effective_zero();
-  const std::int64_t owned = owned_elements(unit.elements);
+  const std::int64_t owned = owned_elements(unit);
   if (zero == 3) {
     unit.weight_shard = resident("weights.shard", unit.layer, owned, unit.dtype,
                                  Category::kWeights);
@@ -54,7 +64,8 @@ std::int32_t State::add(Unit unit) {
     unit.master = resident("master", unit.layer, owned, Dtype::kFp32, Category::kMasterWeights);
   }
   if (zero >= 1) {
-    Flat weights{unit.weights, {}}, gradients{unit.gradients, {}};
+    const AxisSet axes = unit.experts && plan_.expert > 1 ? state_axes(plan_, true) : kStateAxes;
+    Flat weights{unit.weights, {}, axes}, gradients{unit.gradients, {}, axes};
     const auto share = [](Flat& flat, TensorId id) {
       if (id != kNoTensor) flat.shares.push_back(id);
     };
@@ -77,11 +88,16 @@ Bytes State::gradient_bytes(std::int32_t i) const {
 bool State::reduces() const { return plan_.context * plan_.data > 1; }
 
 void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, EventId done) const {
+  for (const std::vector<std::int32_t>& alike : apart(units)) gather_alike(body, alike);
+  body.add(Record{Stream::kData, done});
+}
+
+void State::gather_alike(BodyWriter& body, const std::vector<std::int32_t>& units) const {
   std::vector<TensorId> reads, writes;
   Bytes bytes;
   for (std::int32_t i : units) {
     const Unit& u = unit(i);
-    bytes += Bytes(shard_elements(u.elements) * plan_.shards() * dtype_size(u.dtype));
+    bytes += Bytes(shard_elements(u) * shards(u) * dtype_size(u.dtype));
     writes.insert(writes.end(), u.weights.begin(), u.weights.end());
     if (u.weight_shard == kNoTensor) {
       reads.insert(reads.end(), u.weights.begin(), u.weights.end());
@@ -90,13 +106,11 @@ void State::gather(BodyWriter& body, const std::vector<std::int32_t>& units, Eve
       for (TensorId w : u.weights) body.add(Alloc{w});
     }
   }
-  if (!units.empty()) {
-    const Transfer transfer{TransferKind::kAllGather, state_axes(plan_), false, bytes};
-    body.collective(transfer, reads, writes,
-                    tables_.label("weights.gather", unit(units[0]).layer), Stream::kData,
-                    Phase::kForward);
-  }
-  body.add(Record{Stream::kData, done});
+  if (units.empty() || shards(unit(units[0])) == 1) return;
+  const Unit& first = unit(units[0]);
+  const Transfer transfer{TransferKind::kAllGather, state_axes(plan_, first.experts), false, bytes};
+  body.collective(transfer, reads, writes, tables_.label("weights.gather", first.layer),
+                  Stream::kData, Phase::kForward);
 }
 
 // One kernel over all of a group's parameters (FSDP2's split_with_sizes_copy).
@@ -137,24 +151,32 @@ void State::reduce_replicas(BodyWriter& body, const std::vector<TensorId>& tenso
 
 void State::reduce(BodyWriter& body, const std::vector<std::int32_t>& units) const {
   if (units.empty() || !reduces()) return;
-  std::vector<TensorId> reads, shards, partial;
+  for (const std::vector<std::int32_t>& alike : apart(units)) reduce_alike(body, alike);
+  body.add(Record{Stream::kData, kReduceDone});
+}
+
+// Of units with the same copies.
+void State::reduce_alike(BodyWriter& body, const std::vector<std::int32_t>& units) const {
+  if (units.empty() || shards(unit(units[0])) * plan_.replicas() == 1) return;
+  const Unit& first = unit(units[0]);
+  std::vector<TensorId> reads, shares, partial;
   std::int64_t elements = 0, padded = 0;
   for (std::int32_t i : units) {
     const Unit& u = unit(i);
     elements += u.elements;
-    padded += shard_elements(u.elements) * plan_.shards();
+    padded += shard_elements(u) * shards(u);
     reads.insert(reads.end(), u.gradients.begin(), u.gradients.end());
     partial.insert(partial.end(), u.partial.begin(), u.partial.end());
     if (u.reduced != kNoTensor) {
-      shards.push_back(u.reduced);
+      shares.push_back(u.reduced);
     } else if (u.gradient_shard != kNoTensor) {
-      shards.push_back(u.gradient_shard);
+      shares.push_back(u.gradient_shard);
     }
   }
   const std::int64_t size = dtype_size(plan_.gradients);
   const int zero = plan_.effective_zero();
   const bool scattered = zero >= 2 || (zero == 1 && !plan_.all_reduce);
-  if (!shards.empty() && !partial.empty()) {
+  if (!shares.empty() && !partial.empty()) {
     // Once scattered, a weight's gradient cannot be told from its neighbours'.
     Bytes sum;
     for (TensorId t : partial) sum += body.bytes(t);
@@ -164,19 +186,18 @@ void State::reduce(BodyWriter& body, const std::vector<std::int32_t>& units) con
     body.order(Stream::kTensor, kReduceDone, Stream::kData);
   }
   body.order(Stream::kCompute, kComputeReady, Stream::kData);
-  const Label label = tables_.label("gradients.reduce", unit(units[0]).layer);
+  const Label label = tables_.label("gradients.reduce", first.layer);
+  AxisSet axes = state_axes(plan_, first.experts);
   if (scattered) {
-    const std::vector<TensorId>& writes = shards.empty() ? reads : shards;
-    body.collective({TransferKind::kReduceScatter, state_axes(plan_), false, Bytes(padded * size)},
-                    reads, writes, label, Stream::kData, Phase::kBackward);
-    reduce_replicas(body, writes, Bytes(padded / plan_.shards() * size));
+    const std::vector<TensorId>& writes = shares.empty() ? reads : shares;
+    body.collective({TransferKind::kReduceScatter, axes, false, Bytes(padded * size)}, reads,
+                    writes, label, Stream::kData, Phase::kBackward);
+    reduce_replicas(body, writes, Bytes(padded / shards(first) * size));
   } else {
-    AxisSet axes = state_axes(plan_);
     if (plan_.replicas() > 1) axes = axes | AxisSet(Axis::kReplica);
     body.collective({TransferKind::kAllReduce, axes, false, Bytes(elements * size)}, reads, reads,
                     label, Stream::kData, Phase::kBackward);
   }
-  body.add(Record{Stream::kData, kReduceDone});
 }
 
 void State::close_gradients(BodyWriter& body, const std::vector<std::int32_t>& units) const {
@@ -188,7 +209,7 @@ void State::close_gradients(BodyWriter& body, const std::vector<std::int32_t>& u
     waited = true;
     for (TensorId g : u.gradients) body.add(Free{g});
     if (u.reduced == kNoTensor) continue;
-    const std::int64_t n = shard_elements(u.elements);
+    const std::int64_t n = shard_elements(u);
     body.compute(Pointwise{PointwiseKind::kAdd, 1, n, plan_.gradients, plan_.gradients, false},
                  {u.gradient_shard, u.reduced}, {u.gradient_shard},
                  tables_.label("gradients.accumulate", u.layer), Phase::kBackward);
@@ -209,7 +230,7 @@ void State::settle(BodyWriter& body, TensorId norm) const {
   for (const Unit& u : units_) {
     const std::vector<TensorId> gradients = final_gradients(u);
     all.insert(all.end(), gradients.begin(), gradients.end());
-    const std::int64_t n = owned_elements(u.elements);
+    const std::int64_t n = owned_elements(u);
     owned += n;
     if (u.gradient_shard == kNoTensor) {
       for (TensorId t : u.partial) {
@@ -238,7 +259,7 @@ void State::settle(BodyWriter& body, TensorId norm) const {
   }
   for (const Unit& u : units_) {
     if (u.gradient_copy == kNoTensor) continue;
-    const std::int64_t n = owned_elements(u.elements);
+    const std::int64_t n = owned_elements(u);
     body.add(Alloc{u.gradient_copy});
     body.compute(Pointwise{PointwiseKind::kCast, 1, n, plan_.gradients, Dtype::kFp32, false},
                  final_gradients(u), {u.gradient_copy}, tables_.label("gradients.copy", u.layer),
@@ -283,7 +304,7 @@ void State::update(BodyWriter& body, TensorId norm, bool gather_now) const {
       reads.push_back(t);
       writes.push_back(t);
     }
-    const std::int64_t n = owned_elements(u.elements);
+    const std::int64_t n = owned_elements(u);
     const Dtype gradient = u.gradient_copy == kNoTensor ? plan_.gradients : Dtype::kFp32;
     body.compute(Update{UpdatePart::kAdamW, n, u.dtype, gradient, plan_.master,
                         plan_.moments},

@@ -1,8 +1,9 @@
 // Sharding: the training state of a chunk, where it lives, and what moves it (ZeRO, Rajbhandari et
 // al. 2020; FSDP; Megatron-LM's distributed optimizer).
 //
-// The weights of one block and type form a *unit*: gathered, reduced and updated together. With n
-// elements and d shards (context x data ranks) a unit holds, of each, all n or ceil(n / d):
+// The weights of one block and type form a *unit*: gathered, reduced and updated together; those of
+// experts one of their own. With n elements and d shards (context x data ranks; of experts those
+// that have the same ones) a unit holds, of each, all n or ceil(n / d):
 //                      stage 0   1        2        3
 //   weights            n         n        n        n/d  (gathered when used)
 //   gradients          n         n        n/d      n/d  (whole ones live until they are reduced)
@@ -10,6 +11,7 @@
 // Bytes an element follow from the plan's precision: 16, 18 or 20 in all.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "models/body_writer.h"
@@ -19,9 +21,13 @@ namespace stepcast {
 
 inline constexpr TensorId kNoTensor = -1;
 
-// The axes of kStateAxes that the plan has ranks on (data, where there is but one).
-inline AxisSet state_axes(const Plan& plan) {
-  return plan.context > 1 ? kStateAxes : AxisSet(Axis::kData);
+// The axes of kStateAxes that the plan has ranks on (data, where there is but one). Experts that
+// are spread over context and expert ranks are copies over data ranks alone.
+inline AxisSet state_axes(const Plan& plan, bool experts = false) {
+  AxisSet axes = Axis::kData;
+  if (experts && plan.expert > 1) return axes;
+  if (plan.context > 1) axes = axes | Axis::kContext;
+  return plan.expert_data() > 1 ? axes | Axis::kExpert : axes;
 }
 
 struct Unit {
@@ -31,6 +37,7 @@ struct Unit {
   std::vector<TensorId> weights;           // whole
   std::vector<TensorId> gradients;         // whole
   std::vector<TensorId> partial;           // of the gradients: a sum over the tensor axis is due
+  bool experts = false;                    // they are experts'
   bool used_twice = false;                 // by two blocks of the chunk
   bool ends = false;                       // first and last stage hold a copy (tied embeddings)
   TensorId weight_shard = kNoTensor;       // stage 3
@@ -78,8 +85,13 @@ class State {
   void update(BodyWriter& body, TensorId norm, bool gather_now) const;
 
  private:
-  std::int64_t shard_elements(std::int64_t elements) const;
-  std::int64_t owned_elements(std::int64_t elements) const;  // of the optimizer, on one rank
+  std::int64_t shards(const Unit& unit) const;
+  std::int64_t shard_elements(const Unit& unit) const;
+  std::int64_t owned_elements(const Unit& unit) const;  // of the optimizer, on one rank
+  // The same units, those of experts in a list of their own.
+  std::array<std::vector<std::int32_t>, 2> apart(const std::vector<std::int32_t>& units) const;
+  void gather_alike(BodyWriter& body, const std::vector<std::int32_t>& units) const;
+  void reduce_alike(BodyWriter& body, const std::vector<std::int32_t>& units) const;
   TensorId resident(std::string_view name, std::int32_t layer, std::int64_t elements, Dtype dtype,
                     Category category);
   TensorId transient(std::string_view name, std::int32_t layer, std::int64_t elements, Dtype dtype,

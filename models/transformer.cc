@@ -248,45 +248,51 @@ ValueId TransformerWriter::attention(ValueId x) {
 }
 
 // The MLP's first product, or both: of the gate, of what it gates.
-Values TransformerWriter::up(ValueId x) {
-  const std::int64_t width = model_.ffn / plan_.tensor;
+Values TransformerWriter::up(std::string_view prefix, ValueId x, std::int64_t ffn) {
+  const std::int64_t width = ffn / plan_.tensor;
+  const std::string base(prefix);
   const auto mark = [&](ValueId y) {
     block_.nodes.back().modules |= kModuleUp;  // the product alone, not how its input came here
     return y;
   };
   if (!model_.gated() || plan_.fused_gate_up) {
     const Parts branches = {width, model_.gated() ? width : 0};
-    return {mark(linear("fc1", x, hidden_, model_.gated() ? 2 * width : width, model_.mlp_bias,
-                        kModuleMlp, Cut::kRows, branches))};
+    return {mark(linear(base + "fc1", x, hidden_, model_.gated() ? 2 * width : width,
+                        model_.mlp_bias, kModuleMlp, Cut::kRows, branches))};
   }
-  const ValueId entered = input("fc1", x, kModuleMlp, Cut::kRows, true);
+  const ValueId entered = input(base + "fc1", x, kModuleMlp, Cut::kRows, true);
   const auto one = [&](std::string_view name) {
-    return mark(product(name, entered, hidden_, width, model_.mlp_bias, kModuleMlp, Cut::kRows));
+    return mark(product(base + std::string(name), entered, hidden_, width, model_.mlp_bias,
+                        kModuleMlp, Cut::kRows));
   };
   const ValueId gate = one("gate");
   return {gate, one("up")};
 }
 
-ValueId TransformerWriter::mlp(ValueId x) {
-  const std::int64_t width = model_.ffn / plan_.tensor;
-  const Values branches = up(x);
-  PointwiseKind kind = PointwiseKind::kGelu;
-  if (model_.activation == Activation::kSwiglu) kind = PointwiseKind::kSwiglu;
-  if (model_.activation == Activation::kGeglu) kind = PointwiseKind::kGeglu;
-  ValueId active = act("activation.out", {tokens_, width});
-  Pointwise op{kind, tokens_, width, plan_.compute, plan_.compute, false};
-  block_.add("activation", op, branches, {active}, kModuleActivation | kModuleMlp);
-  ValueId down = linear("fc2", active, width, hidden_, false, kModuleMlp, Cut::kColumns);
-  return leave("fc2.reduce", down, kModuleMlp, crosses_in_eight_bits());
+PointwiseKind TransformerWriter::activation() const {
+  if (model_.activation == Activation::kSwiglu) return PointwiseKind::kSwiglu;
+  return model_.activation == Activation::kGeglu ? PointwiseKind::kGeglu : PointwiseKind::kGelu;
 }
 
-Block TransformerWriter::layer() {
+ValueId TransformerWriter::mlp(std::string_view prefix, ValueId x, std::int64_t ffn) {
+  const std::int64_t width = ffn / plan_.tensor;
+  const std::string base(prefix);
+  const Values branches = up(prefix, x, ffn);
+  ValueId active = act(base + "activation.out", {tokens_, width});
+  Pointwise op{activation(), tokens_, width, plan_.compute, plan_.compute, false};
+  block_.add(base + "activation", op, branches, {active}, kModuleActivation | kModuleMlp);
+  ValueId down = linear(base + "fc2", active, width, hidden_, false, kModuleMlp, Cut::kColumns);
+  return leave(base + "fc2.reduce", down, kModuleMlp, crosses_in_eight_bits());
+}
+
+Block TransformerWriter::layer(bool experts) {
   ValueId x = block_.x = act("x", {rows_, hidden_});
   ValueId branch = attention(norm("norm1", x, kModuleNorm));
   if (model_.post_norms) branch = norm("post_norm1", branch, kModuleNorm);
   ValueId middle = residual("attention.add", branch, x, model_.attention_output_bias,
                             kModuleProjection);
-  branch = mlp(norm("norm2", middle, kModuleNorm));
+  branch = norm("norm2", middle, kModuleNorm);
+  branch = experts ? mixture(branch) : mlp("", branch, model_.ffn);
   if (model_.post_norms) branch = norm("post_norm2", branch, kModuleNorm);
   block_.y = residual("mlp.add", branch, middle, model_.mlp_bias, kModuleNone);
   return std::move(block_);
@@ -368,12 +374,19 @@ Block TransformerWriter::head() {
 Network transformer(const Model& model, const Plan& plan) {
   Network network;
   network.vocabulary = model.vocabulary;
-  network.kinds.push_back(TransformerWriter(model, plan, "embedding").embedding());
-  network.kinds.push_back(TransformerWriter(model, plan, "layer").layer());
-  network.kinds.push_back(TransformerWriter(model, plan, "head").head());
-  network.chain.push_back(0);
-  network.chain.insert(network.chain.end(), static_cast<std::size_t>(model.layers), 1);
-  network.chain.push_back(2);
+  const std::int64_t dense = model.experts > 0 ? model.dense_layers : model.layers;
+  const auto add = [&](Block block, std::int64_t times) {
+    if (times == 0) return;
+    const auto kind = static_cast<std::int32_t>(network.kinds.size());
+    network.kinds.push_back(std::move(block));
+    network.chain.insert(network.chain.end(), static_cast<std::size_t>(times), kind);
+  };
+  add(TransformerWriter(model, plan, "embedding").embedding(), 1);
+  if (dense > 0) add(TransformerWriter(model, plan, "layer").layer(false), dense);
+  if (dense < model.layers) {
+    add(TransformerWriter(model, plan, "layer").layer(true), model.layers - dense);
+  }
+  add(TransformerWriter(model, plan, "head").head(), 1);
   return network;
 }
 

@@ -1,5 +1,6 @@
-// The writer of a transformer's blocks, for its two sources: transformer.cc has the layers,
-// products.cc the products of their weights and what these read. Internal to them.
+// The writer of a transformer's blocks, for its three sources: transformer.cc has the layers,
+// products.cc the products of their weights and what these read, experts.cc the mixture of experts.
+// Internal to them.
 #pragma once
 
 #include <array>
@@ -25,7 +26,7 @@ class TransformerWriter {
   }
 
   Block embedding();
-  Block layer();
+  Block layer(bool experts);
   Block head();
 
  private:
@@ -68,10 +69,19 @@ class TransformerWriter {
   void late_columns(ValueId copy, Quantization what);
   // What it reads of its weight.
   ValueId weight_read(std::string_view name, ValueId w, std::uint16_t modules);
+  // What a product multiplies: rows of activations; by one matrix, or as many for each expert.
+  struct Rows {
+    std::int64_t rows = 0;
+    std::int64_t experts = 0;
+  };
   // One product, of what input() gave. Split by rows of its matrix (of each part packed in it), or
   // by columns; then without bias.
   ValueId product(std::string_view name, ValueId entered, std::int64_t in, std::int64_t out,
-                  bool bias, std::uint16_t modules, Cut cut, Parts parts = {});
+                  bool bias, std::uint16_t modules, Cut cut, Parts parts = {}) {
+    return product(name, entered, {tokens_}, in, out, bias, modules, cut, parts);
+  }
+  ValueId product(std::string_view name, ValueId entered, Rows rows, std::int64_t in,
+                  std::int64_t out, bool bias, std::uint16_t modules, Cut cut, Parts parts);
   // The same of x, which enters, or is a part already.
   ValueId linear(std::string_view name, ValueId x, std::int64_t in, std::int64_t out, bool bias,
                  std::uint16_t modules, Cut cut, Parts parts = {});
@@ -84,8 +94,16 @@ class TransformerWriter {
   ValueId attention_core(const Values& heads);
   ValueId softmax(ValueId scores);
   ValueId unfused_core(const Values& heads);
-  Values up(ValueId x);
-  ValueId mlp(ValueId x);
+  // An MLP of width ffn; names begin with `prefix`.
+  Values up(std::string_view prefix, ValueId x, std::int64_t ffn);
+  ValueId mlp(std::string_view prefix, ValueId x, std::int64_t ffn);
+  PointwiseKind activation() const;
+  // experts.cc: of tokens (rows_, h), which go to ranks and come back; and what all tokens take.
+  ValueId mixture(ValueId x);
+  ValueId experts(ValueId x, ValueId weights);
+  ValueId send_to_experts(std::string_view name, ValueId x, std::int64_t columns);
+  ValueId send_back(ValueId y);
+  ValueId regroup(std::string_view name, ValueId x, std::int64_t outer, std::int64_t inner);
 
   const Model& model_;
   const Plan& plan_;

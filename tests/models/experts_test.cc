@@ -1,0 +1,237 @@
+// A mixture of experts in the Job: what expert ranks divide, what they send, what their state is.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/lower.h"
+#include "models/transformer.h"
+#include "sim/engine/simulate.h"
+#include "tests/support/toy_network.h"
+
+namespace stepcast {
+namespace {
+
+constexpr std::int64_t kRowsOfTokens = 128, kModelWidth = 64, kExperts = 8, kChosen = 2, kExpertWidth = 32;
+
+Model mixture(std::int64_t layers) {
+  Model model = llama_model(layers, kModelWidth, 8, 4, 256, 512);
+  model.experts = kExperts;
+  model.experts_per_token = kChosen;
+  model.expert_ffn = kExpertWidth;
+  return model;
+}
+
+// Data ranks as many as expert ranks, where nothing else is set.
+Plan spread(std::int64_t ranks) {
+  Plan plan = small_plan(kRowsOfTokens, 1, 2);
+  plan.expert = plan.data = ranks;
+  plan.global_batch = 2 * plan.data;
+  return plan;
+}
+
+Job lowered_mixture(const Model& model, const Plan& plan) {
+  check_plan(plan, model);
+  Job job = lower(transformer(model, plan), plan);
+  EXPECT_EQ(verify(job), "");
+  return job;
+}
+
+std::int64_t expert_bytes(const Job& job) {
+  return count_traffic(job).stages[0][static_cast<std::size_t>(Axis::kExpert)].count;
+}
+
+// A layer's traffic is the difference of two depths.
+std::int64_t of_a_layer(const Plan& plan) {
+  return expert_bytes(lowered_mixture(mixture(3), plan)) -
+         expert_bytes(lowered_mixture(mixture(2), plan));
+}
+
+// k slots a token in all, of h columns in bf16 and a weight in fp32. Tokens go, come back, and in
+// backward their gradients do; weights go, and come back in backward. (n - 1) / n leave the rank.
+TEST(Experts, SendEachTokenToItsExpertsAndBack) {
+  for (const std::int64_t n : {2, 4, 8}) {
+    const std::int64_t slots = kRowsOfTokens * kChosen, micro_batches = 2;
+    const std::int64_t once = slots * (4 * kModelWidth * 2 + 2 * 4) / n * (n - 1);
+    EXPECT_EQ(of_a_layer(spread(n)), micro_batches * once);
+    Plan half = spread(n);
+    half.capacity_factor = 0.5;
+    EXPECT_EQ(of_a_layer(half), micro_batches * once / 2);
+  }
+}
+
+TEST(Experts, SendAgainWhatIsRunAgain) {
+  Plan plan = spread(4);
+  const std::int64_t slots = kRowsOfTokens * kChosen, forward = slots * (2 * kModelWidth * 2 + 4) / 4 * 3;
+  const std::int64_t once = of_a_layer(plan);
+  plan.recompute = Recompute::kModules;
+  plan.recompute_modules = {"mlp"};
+  EXPECT_EQ(of_a_layer(plan), once + 2 * forward);
+}
+
+double product_work(const Job& job) {
+  double work = 0;
+  for (const Call& call : job.programs[0].schedule) {
+    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
+      const auto* compute = std::get_if<Compute>(&i);
+      if (compute == nullptr) continue;
+      const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
+      if (std::holds_alternative<Gemm>(op)) work += flops(op).value;
+    }
+  }
+  return work;
+}
+
+// However experts are spread, a rank works on as many rows: with a factor of 1, k for each token of
+// its own. Forward and backward take 6 FLOPs a weight and row, of three matrices and the router.
+TEST(Experts, WorkOnAsManyRowsHoweverTheyAreSpread) {
+  const double rows = 2 * kRowsOfTokens * kChosen;
+  const double layer = 6 * (rows * 3 * kModelWidth * kExpertWidth + 2 * kRowsOfTokens * kModelWidth * kExperts);
+  Model dense = llama_model(1, kModelWidth, 8, 4, 256, 512);
+  const double others = product_work(lower(transformer(dense, spread(1)), spread(1))) -
+                        6.0 * 2 * kRowsOfTokens * 3 * kModelWidth * 256;
+  for (const std::int64_t n : {1, 2, 4, 8}) {
+    EXPECT_DOUBLE_EQ(product_work(lowered_mixture(mixture(1), spread(n))), others + layer);
+  }
+}
+
+std::int64_t state_of(const Job& job, Category category) {
+  return resident_bytes(job, 0, category).count;
+}
+
+// 16 data ranks. Each holds E / n experts whole; the moments of these are sharded over the 16 / n
+// ranks that have the same ones, those of all other weights over all 16.
+TEST(Experts, StateIsShardedOverTheRanksThatHaveTheSameOnes) {
+  const std::int64_t expert = 3 * kModelWidth * kExpertWidth;
+  Plan plan = spread(1);
+  plan.data = 16;
+  plan.global_batch = 32;
+  plan.zero = 1;
+  const std::int64_t rest =
+      state_of(lowered_mixture(mixture(1), plan), Category::kWeights) - 2 * kExperts * expert;
+  for (const std::int64_t n : {2, 4, 8}) {
+    plan.expert = n;
+    const Job job = lowered_mixture(mixture(1), plan);
+    const std::int64_t held = kExperts / n * expert, shards = 16 / n;
+    EXPECT_EQ(state_of(job, Category::kWeights), rest + 2 * held);
+    // Of bf16 weights and fp32 moments: rest / 2 elements, sharded unit by unit, each rounded up.
+    const std::int64_t moments = state_of(job, Category::kOptimizer);
+    EXPECT_NEAR(static_cast<double>(moments),
+                8.0 * (static_cast<double>(rest) / 2 / 16 + static_cast<double>(held / shards)),
+                8.0 * 4);
+  }
+}
+
+// Kept of a layer for each slot, in bytes: what the first product reads (2 h), what it makes (4 f),
+// its activation (2 f) and the weight (4); and of each token the router's weights and slots (8 k).
+TEST(Experts, KeepWhatBackwardNeedsOfEachSlot) {
+  const auto kept = [](const Model& one, const Model& two, const Plan& plan) {
+    const auto after_forward = [&](const Model& model) {
+      const Job job = lower(transformer(model, plan), plan);
+      Bytes live;
+      const auto first = static_cast<std::size_t>(job.programs[0].schedule[0].body);
+      for (const Instruction& i : job.bodies[first].code) {
+        const auto* a = std::get_if<Alloc>(&i);
+        const auto* f = std::get_if<Free>(&i);
+        if (a != nullptr) live += job.tensors[static_cast<std::size_t>(a->tensor)].bytes();
+        if (f != nullptr) live -= job.tensors[static_cast<std::size_t>(f->tensor)].bytes();
+      }
+      return live.count;
+    };
+    return after_forward(two) - after_forward(one);
+  };
+  const auto dense = [](std::int64_t layers) {
+    return llama_model(layers, kModelWidth, 8, 4, kExpertWidth, 512);
+  };
+  const std::int64_t slots = kRowsOfTokens * kChosen, f = kExpertWidth;
+  const std::int64_t mlp = kRowsOfTokens * 6 * f;  // a dense one's: fc1's result, fc2's input
+  EXPECT_EQ(kept(mixture(3), mixture(4), spread(4)),
+            kept(dense(3), dense(4), spread(1)) - mlp + slots * (2 * kModelWidth + 6 * f + 4) +
+                kRowsOfTokens * 8 * kChosen);
+}
+
+TEST(Experts, EveryKindOfPlanVerifies) {
+  int plans = 0;
+  for (int i = 0; i < 64; ++i) {
+    Model model = mixture(4);
+    Plan plan = spread(4);
+    plan.tensor = (i & 1) != 0 ? 2 : 1;
+    plan.sequence_parallel = plan.tensor > 1;
+    plan.expert_tensor = (i & 2) != 0 ? plan.tensor : 1;
+    plan.context = (i & 4) != 0 ? 2 : 1;
+    plan.pipeline = (i & 8) != 0 ? 2 : 1;
+    plan.zero = (i & 16) != 0 ? 1 : 0;
+    if ((i & 32) != 0) model.shared_ffn = 64, model.dense_layers = 1;
+    plan.expert = 4 * plan.context * (plan.expert_tensor == 1 ? plan.tensor : 1);
+    if (plan.expert > kExperts) plan.expert = kExperts;
+    plan.recompute = static_cast<Recompute>(i % 3);
+    plan.deterministic = i % 5 == 0;
+    plan.all_reduce = i % 7 == 0;
+    plan.overlap = i % 4 != 0;
+    if (i % 6 == 0) plan.eight_bit.scaling = Scaling::kTensor;
+    if (i % 6 == 1) plan.eight_bit.scaling = Scaling::kMx;
+    if (plan.pipeline > 1 && i % 3 == 0) {
+      plan.virtual_stages = 2;
+      plan.schedule = PipelineSchedule::kInterleaved;
+    }
+    lowered_mixture(model, plan);
+    EXPECT_EQ(verify(lower_ring(transformer(model, plan), plan, 2)), "");
+    ++plans;
+  }
+  EXPECT_EQ(plans, 64);
+  for (const int zero : {2, 3}) {  // every rank has all experts
+    Plan plan = spread(1);
+    plan.data = 4;
+    plan.global_batch = 8;
+    plan.zero = zero;
+    lowered_mixture(mixture(2), plan);
+  }
+}
+
+TEST(Experts, ReadsBackFromItsText) {
+  Plan plan = spread(4);
+  plan.tensor = 2;
+  plan.sequence_parallel = true;
+  plan.zero = 1;
+  plan.expert = 8;
+  const Job job = lowered_mixture(mixture(2), plan);
+  EXPECT_EQ(parse_job(print_job(job), "x"), job);
+}
+
+std::string trouble_of(const Plan& plan, const Model& model) {
+  std::optional<PlanTrouble> trouble = trouble_alone(plan);
+  if (!trouble) trouble = trouble_with(plan, model);
+  return trouble ? trouble->section + "." + trouble->key + ": " + trouble->what : "";
+}
+
+TEST(Experts, RefuseWhatCannotBeLaidOut) {
+  using testing::HasSubstr;
+  const Model model = mixture(2);
+  Plan plan = spread(4);
+  EXPECT_EQ(trouble_of(plan, model), "");
+  plan.expert = 3;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("parallel.expert: 3 ranks do not share"));
+  plan = spread(16);
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("8 experts cannot be divided by expert 16"));
+  plan = spread(4);
+  plan.zero = 3;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("sharding.zero"));
+  plan = spread(4);
+  plan.tensor = 2;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("parallel.sequence_parallel"));
+  plan.sequence_parallel = true;
+  plan.expert_tensor = 4;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("parallel.expert_tensor: must be 1"));
+  plan.expert_tensor = 1;
+  plan.expert = 1;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("parallel.expert_tensor: tensor 2 ranks must"));
+  plan = spread(4);
+  Model dense = model;
+  dense.experts = 0;
+  EXPECT_THAT(trouble_of(plan, dense), HasSubstr("the model has no experts"));
+}
+
+}  // namespace
+}  // namespace stepcast
