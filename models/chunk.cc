@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
-#include <utility>
 
 #include "models/message.h"
 
@@ -108,10 +106,8 @@ TensorId ChunkWriter::add_tensor(Tensor tensor, std::int32_t layer) {
 }
 
 Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const {
-  Unit unit;
-  unit.layer = binding.layer;
-  unit.dtype = weights.front().dtype;
-  unit.experts = weights.front().experts;
+  const WeightSlots& first = weights.front();
+  Unit unit{.layer = binding.layer, .dtype = first.dtype, .experts = first.experts};
   for (const WeightSlots& w : weights) {
     unit.elements += w.elements;
     unit.weights.push_back(binding(w.weight));
@@ -200,17 +196,15 @@ void ChunkWriter::place_blocks() {
 
 // The block's own weights, those of one type together, and those of experts by themselves.
 void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
-  const auto group = [](const WeightSlots& w) { return std::pair(w.dtype, w.experts); };
-  std::vector<std::pair<Dtype, bool>> groups;
+  std::vector<std::vector<WeightSlots>> groups;
   for (const WeightSlots& w : kind.weights) {
-    if (std::find(groups.begin(), groups.end(), group(w)) == groups.end()) {
-      groups.push_back(group(w));
-    }
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& known) {
+      return known[0].dtype == w.dtype && known[0].experts == w.experts;
+    });
+    if (group == groups.end()) group = groups.insert(group, std::vector<WeightSlots>());
+    group->push_back(w);
   }
-  for (const auto& one : groups) {
-    std::vector<WeightSlots> weights;
-    std::copy_if(kind.weights.begin(), kind.weights.end(), std::back_inserter(weights),
-                 [&](const WeightSlots& w) { return group(w) == one; });
+  for (const std::vector<WeightSlots>& weights : groups) {
     placed.units.push_back(state_.add(unit_of(weights, placed.binding)));
     placed.first_use.push_back(placed.units.back());
   }
