@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
-#include <utility>
 
 #include "models/message.h"
 
@@ -90,7 +88,6 @@ class ChunkWriter {
   std::array<TensorId, 2> slices_out_ = {kNoTensor, kNoTensor};
 
   bool prepares_ = false;  // the first micro-batch's forward is being written
-
   // While backward is being written:
   bool last_ = false;                       // of the last micro-batch
   std::vector<std::int32_t> bucket_;        // units that wait to be reduced together
@@ -200,17 +197,15 @@ void ChunkWriter::place_blocks() {
 
 // The block's own weights, those of one type together, and those of experts by themselves.
 void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
-  const auto group = [](const WeightSlots& w) { return std::pair(w.dtype, w.experts); };
-  std::vector<std::pair<Dtype, bool>> groups;
+  std::vector<std::vector<WeightSlots>> groups;
   for (const WeightSlots& w : kind.weights) {
-    if (std::find(groups.begin(), groups.end(), group(w)) == groups.end()) {
-      groups.push_back(group(w));
-    }
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
+      return g[0].dtype == w.dtype && g[0].experts == w.experts;
+    });
+    if (group == groups.end()) group = groups.insert(group, std::vector<WeightSlots>());
+    group->push_back(w);
   }
-  for (const auto& one : groups) {
-    std::vector<WeightSlots> weights;
-    std::copy_if(kind.weights.begin(), kind.weights.end(), std::back_inserter(weights),
-                 [&](const WeightSlots& w) { return group(w) == one; });
+  for (const std::vector<WeightSlots>& weights : groups) {
     placed.units.push_back(state_.add(unit_of(weights, placed.binding)));
     placed.first_use.push_back(placed.units.back());
   }

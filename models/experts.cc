@@ -10,9 +10,8 @@
 
 namespace stepcast {
 
-// Rows of slots, expert by expert: to their experts' ranks, where they stand expert by expert again.
-ValueId TransformerWriter::send_to_experts(std::string_view name, ValueId x,
-                                           std::int64_t columns) {
+// Rows of slots, expert by expert: to their experts' ranks, where they stand expert by expert, too.
+ValueId TransformerWriter::send_to_experts(std::string_view name, ValueId x, std::int64_t columns) {
   const std::string base(name);
   const Value from = block_.values[static_cast<std::size_t>(x)];
   std::int64_t rows = from.shape.sizes[0];
@@ -94,8 +93,8 @@ ValueId TransformerWriter::mixture(ValueId x) {
   const std::int64_t capacity = expert_capacity(model_, plan_), slots = count * capacity;
   const ValueId router = weight("router.weight", {count, hidden_}, scattered_);
   const ValueId logits = act("router.logits", {rows_, count});
-  const Gemm product{rows_, count, hidden_, 1, GemmRole::kForward,
-                     plan_.compute, plan_.compute, false, false};
+  const Gemm product{rows_,         count,         hidden_, 1,    GemmRole::kForward,
+                     plan_.compute, plan_.compute, false,   false};
   block_.add("router", product, {x, router}, {logits}, kModuleMlp);
   const ValueId weights = block_.activation("router.weights", {rows_, chosen}, Dtype::kFp32);
   const ValueId places = block_.activation("router.slots", {rows_, chosen}, Dtype::kInt32);

@@ -40,6 +40,9 @@ struct HfClass {
   bool qk_norm = false;
   bool post_norms = false;
   bool gelu = false;  // the gate's activation; else SiLU
+  std::int64_t experts = 0;  // 0: a dense model
+  std::int64_t experts_per_token = 0;
+  std::int64_t expert_ffn = 0;  // 0: ffn is the experts'
 };
 
 constexpr HfClass kClasses[] = {
@@ -58,13 +61,34 @@ constexpr HfClass kClasses[] = {
      .head_dim = 0, .ffn = 11008, .vocabulary = 32000, .positions = 2048, .tied = false},
     {.model_type = "mistral", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8,
      .head_dim = 0, .ffn = 14336, .vocabulary = 32000, .positions = 131072, .tied = false},
+    {.model_type = "mixtral", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8,
+     .head_dim = 0, .ffn = 14336, .vocabulary = 32000, .positions = 131072, .tied = false,
+     .experts = 8, .experts_per_token = 2},
     {.model_type = "qwen2", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
      .head_dim = 0, .ffn = 22016, .vocabulary = 151936, .positions = 32768, .tied = false,
      .qkv_bias = true},
     {.model_type = "qwen3", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
      .head_dim = 128, .ffn = 22016, .vocabulary = 151936, .positions = 32768, .tied = false,
      .qk_norm = true},
+    {.model_type = "qwen3_moe", .layers = 24, .hidden = 2048, .heads = 32, .kv_heads = 4,
+     .head_dim = 0, .ffn = 6144, .vocabulary = 151936, .positions = 32768, .tied = false,
+     .qk_norm = true, .experts = 128, .experts_per_token = 8, .expert_ffn = 768},
 };
+
+// Classes that are known, and cannot be said here.
+constexpr std::pair<std::string_view, std::string_view> kNotCovered[] = {
+    {"deepseek_v2", "multi-head latent attention"},
+    {"deepseek_v3", "multi-head latent attention"},
+    {"kimi_k2", "multi-head latent attention"},
+    {"gpt_oss", "attention with sinks and a sliding window, and biases of experts"},
+    {"llama4", "chunked attention in some layers, and experts in every other one"},
+    {"llama4_text", "chunked attention in some layers, and experts in every other one"},
+    {"qwen2_moe", "a shared expert with a gate of its own"},
+};
+
+constexpr std::string_view kExpertKeys[] = {"num_local_experts", "num_experts",
+                                            "n_routed_experts", "num_routed_experts",
+                                            "moe_num_experts", "enable_moe_block"};
 
 // What is here under one of its names; the first name where none is.
 std::string_view present(const Object& object, Keys keys) {
@@ -81,11 +105,9 @@ bool switched_on(const Object& object, std::string_view key) {
 }
 
 void refuse_what_is_not_covered(const Object& object) {
-  for (const char* key : {"num_local_experts", "n_routed_experts", "num_experts",
-                          "num_routed_experts", "moe_num_experts", "enable_moe_block"}) {
-    if (switched_on(object, key)) {
-      object.fail(key, "a mixture-of-experts model is not covered yet; only dense models are");
-    }
+  const std::string model_type = object.string("model_type", "");
+  for (const auto& [type, what] : kNotCovered) {
+    if (model_type == type) object.fail("model_type", fmt::format("{} is not covered yet", what));
   }
   for (const char* key : {"kv_lora_rank", "q_lora_rank"}) {
     if (switched_on(object, key)) {
@@ -113,6 +135,21 @@ const HfClass& find_class(const Object& object, const std::string& model_type) {
                           did_you_mean(model_type, names), supported_model_types()));
 }
 
+// Experts of a class whose layers are known; elsewhere nothing says what they look like.
+void refuse_unknown_experts(const Object& object, const HfClass& known) {
+  if (known.experts > 0) return;
+  std::vector<std::string_view> names;
+  for (const HfClass& one : kClasses) {
+    if (one.experts > 0) names.push_back(one.model_type);
+  }
+  for (const std::string_view key : kExpertKeys) {
+    if (!switched_on(object, key)) continue;
+    object.fail(key, fmt::format("a mixture-of-experts model of type {} is not covered; of those "
+                                 "with experts, {} are",
+                                 known.model_type, fmt::join(names, ", ")));
+  }
+}
+
 // One config with its class. `nested`: sizes that are missing have the class's default.
 class Reader {
  public:
@@ -131,6 +168,7 @@ class Reader {
     m.ffn = class_.ffn == 0 ? object_.integer(present(object_, ffn_keys), 4 * m.hidden,
                                               kModelLimits.ffn)
                             : size(ffn_keys, class_.ffn, kModelLimits.ffn);
+    read_experts(m);
     m.vocabulary = object_.integer("vocab_size", class_.vocabulary, kModelLimits.vocabulary);
     m.positions =
         object_.integer(present(object_, {"max_position_embeddings", "n_positions", "n_ctx"}),
@@ -146,7 +184,9 @@ class Reader {
     read_dropout(m);
     check_model(m, object_,
                 {present(object_, {"num_attention_heads", "n_head"}), "num_key_value_heads",
-                 "head_dim", present(object_, {"num_hidden_layers", "n_layer"})});
+                 "head_dim", present(object_, {"num_hidden_layers", "n_layer"}),
+                 present(object_, {"num_local_experts", "num_experts"}), "num_experts_per_tok",
+                 "mlp_only_layers"});
     return m;
   }
 
@@ -166,6 +206,38 @@ class Reader {
     if (class_.head_dim > 0) return class_.head_dim;
     return derived_head_dim(object_, present(object_, {"hidden_size", "n_embd"}), m.hidden,
                             present(object_, {"num_attention_heads", "n_head"}), m.heads);
+  }
+
+  void read_experts(Model& m) const {
+    refuse_unknown_experts(object_, class_);
+    if (class_.experts == 0) return;
+    m.experts = object_.integer(present(object_, {"num_local_experts", "num_experts"}),
+                                class_.experts, kModelLimits.experts);
+    if (m.experts == 0) return;
+    m.experts_per_token = object_.integer("num_experts_per_tok", class_.experts_per_token,
+                                          kModelLimits.experts);
+    m.expert_ffn = class_.expert_ffn == 0 ? m.ffn
+                                          : object_.integer("moe_intermediate_size",
+                                                            class_.expert_ffn, kModelLimits.ffn);
+    if (object_.integer("decoder_sparse_step", 1, kModelLimits.layers) != 1) {
+      object_.fail("decoder_sparse_step", "experts in every second or a later layer only are not "
+                                          "covered; must be 1");
+    }
+    m.dense_layers = read_dense_layers();
+    if (m.dense_layers == 0) m.ffn = m.expert_ffn;
+  }
+
+  // Layers without experts, by their numbers: only the first ones can be said.
+  std::int64_t read_dense_layers() const {
+    constexpr std::string_view kKey = "mlp_only_layers";
+    if (!object_.has(kKey)) return 0;
+    const auto count = static_cast<std::int64_t>(object_.array_size(kKey));
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (object_.at(kKey)[static_cast<std::size_t>(i)] == i) continue;
+      object_.fail(kKey, "dense layers behind those with experts are not covered; must be 0, 1, "
+                         "... of the first");
+    }
+    return count;
   }
 
   Activation read_activation() const {

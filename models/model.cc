@@ -2,6 +2,8 @@
 // form lives here too; a Hugging Face config.json is read in hf.cc. Everything is O(1).
 #include "models/model.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "models/model_read.h"
@@ -23,17 +25,42 @@ std::int64_t norm_parameters(NormKind kind, std::int64_t columns) {
   return kind == NormKind::kLayer ? 2 * columns : columns;  // weight, and LayerNorm's bias
 }
 
-std::int64_t layer_parameters(const Model& m) {
+// Of one MLP without its biases.
+std::int64_t mlp_parameters(const Model& m, std::int64_t width) {
+  return (m.gated() ? 3 : 2) * m.hidden * width;
+}
+
+std::int64_t layer_parameters(const Model& m, bool of_experts) {
   const std::int64_t q = m.query_width(), kv = m.kv_width();
   std::int64_t sum = m.hidden * (q + 2 * kv) + q * m.hidden;
   if (m.qkv_bias) sum += q + 2 * kv;
   if (m.attention_output_bias) sum += m.hidden;
-  const std::int64_t up = m.gated() ? 2 * m.ffn : m.ffn;
-  sum += m.hidden * up + m.ffn * m.hidden;
-  if (m.mlp_bias) sum += up + m.hidden;
+  if (of_experts) {
+    sum += m.experts * (mlp_parameters(m, m.expert_ffn) + m.hidden);  // and the router's row
+    sum += mlp_parameters(m, m.shared_ffn);
+  } else {
+    sum += mlp_parameters(m, m.ffn);
+    if (m.mlp_bias) sum += (m.gated() ? 2 : 1) * m.ffn + m.hidden;
+  }
   sum += (m.post_norms ? 4 : 2) * norm_parameters(m.norm, m.hidden);
   if (m.qk_norm) sum += 2 * m.head_dim;
   return sum;
+}
+
+void check_model_experts(const Model& m, const Object& object, const ModelKeys& keys) {
+  if (m.experts == 0) return;
+  if (m.experts_per_token < 1 || m.experts_per_token > m.experts) {
+    object.fail(keys.experts_per_token, fmt::format("a token takes {} experts of {}; at least 1 "
+                                                    "and at most all",
+                                                    m.experts_per_token, m.experts));
+  }
+  if (m.dense_layers >= m.layers) {
+    object.fail(keys.dense_layers,
+                fmt::format("{} dense layers leave none of {} for the experts; leave \"{}\" out "
+                            "for a dense model",
+                            m.dense_layers, m.layers, keys.experts));
+  }
+  if (m.mlp_bias) object.fail("mlp_bias", "experts with biases are not covered; must be false");
 }
 
 // What a style stands for; every key may say otherwise.
@@ -60,6 +87,33 @@ void refuse_other_form(const Object& object) {
   }
 }
 
+// What the keys of the experts may be: nothing without them, and then each within the others.
+void read_preset_experts(const Object& o, Model& m) {
+  m.experts = o.integer("experts", 0, kModelLimits.experts);
+  if (m.experts > 0) {
+    m.experts_per_token = o.integer("experts_per_token", kModelLimits.experts);
+    m.expert_ffn = o.integer("expert_ffn", kModelLimits.ffn);
+    m.shared_ffn = o.integer("shared_ffn", 0, {0, kModelLimits.ffn.most});
+    m.dense_layers = o.integer("dense_layers", 0, {0, kModelLimits.layers.most});
+    m.mlp_bias = false;  // what a style says is of dense layers
+    return;
+  }
+  for (const char* key : {"experts_per_token", "expert_ffn", "shared_ffn", "dense_layers"}) {
+    if (o.integer(key, 0, {0, kModelLimits.ffn.most}) == 0) continue;
+    o.fail(key, "the model has no experts; say how many by \"experts\"");
+  }
+}
+
+// GPT's four times is a convention; a gated MLP has none that all models keep. Where every layer
+// has experts, there is no other MLP.
+std::int64_t read_preset_ffn(const Object& o, const Model& m) {
+  if (m.experts > 0 && m.dense_layers == 0) {
+    return o.integer("ffn", m.expert_ffn, kModelLimits.ffn);
+  }
+  return m.gated() ? o.integer("ffn", kModelLimits.ffn)
+                   : o.integer("ffn", 4 * m.hidden, kModelLimits.ffn);
+}
+
 Model read_preset(const Object& o, std::string_view name) {
   refuse_other_form(o);
   for (const char* key : {"source", "description"}) o.touch(key);
@@ -74,9 +128,8 @@ Model read_preset(const Object& o, std::string_view name) {
   o.touch("head_dim");
   m.norm = o.word("norm", m.norm, kNorms);
   m.activation = o.word("activation", m.activation, kActivations);
-  // GPT's four times is a convention; a gated MLP has none that all models keep.
-  m.ffn = m.gated() ? o.integer("ffn", kModelLimits.ffn)
-                    : o.integer("ffn", 4 * m.hidden, kModelLimits.ffn);
+  read_preset_experts(o, m);
+  m.ffn = read_preset_ffn(o, m);
   m.vocabulary = o.integer("vocabulary", kModelLimits.vocabulary);
   m.positions = o.integer("positions", kModelLimits.positions);
   m.learned_positions = o.boolean("learned_positions", m.learned_positions);
@@ -90,7 +143,9 @@ Model read_preset(const Object& o, std::string_view name) {
   m.dropout = o.boolean("dropout", m.dropout);
   m.dropout_rate = o.number("dropout_rate", m.dropout_rate, kDropoutLeast, kDropoutMost);
   o.done();
-  check_model(m, o, {"heads", "kv_heads", "head_dim", "layers"});
+  check_model(
+      m, o,
+      {"heads", "kv_heads", "head_dim", "layers", "experts", "experts_per_token", "dense_layers"});
   return m;
 }
 
@@ -115,14 +170,18 @@ void check_model(const Model& m, const Object& object, const ModelKeys& keys) {
                 fmt::format("{} heads x head_dim {} = {} columns of queries, at most {}", m.heads,
                             m.head_dim, m.query_width(), kModelLimits.ffn.most));
   }
-  const double count = static_cast<double>(m.layers) * static_cast<double>(layer_parameters(m));
+  check_model_experts(m, object, keys);
+  const std::int64_t layer = layer_parameters(m, m.experts > 0);
+  const double count =
+      static_cast<double>(m.layers) *
+      static_cast<double>(std::max(layer, m.dense_layers > 0 ? layer_parameters(m, false) : 0));
   const double tables = (2.0 * static_cast<double>(m.vocabulary) +
                          static_cast<double>(m.learned_positions ? m.positions : 0)) *
                         static_cast<double>(m.hidden);
   if (count + tables > kParametersMax) {
     object.fail(keys.layers, fmt::format("{} layers of {} parameters and tables of {:.1e} are too "
                                          "many to count; at most {:.1e}",
-                                         m.layers, layer_parameters(m), tables, kParametersMax));
+                                         m.layers, layer, tables, kParametersMax));
   }
 }
 
@@ -130,20 +189,28 @@ std::int64_t parameters(const Model& model) {
   const std::int64_t table = model.vocabulary * model.hidden;
   std::int64_t sum = table + (model.tied_embeddings ? 0 : table);
   if (model.learned_positions) sum += model.positions * model.hidden;
-  return sum + model.layers * layer_parameters(model) + norm_parameters(model.norm, model.hidden);
+  const std::int64_t of_experts = model.expert_layers();
+  if (of_experts > 0) sum += of_experts * layer_parameters(model, true);
+  sum += (model.layers - of_experts) * layer_parameters(model, false);
+  return sum + norm_parameters(model.norm, model.hidden);
 }
 
 Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bool causal_half) {
   const auto h = static_cast<double>(model.hidden);
   const auto q = static_cast<double>(model.query_width());
   const auto kv = static_cast<double>(model.kv_width());
-  const auto f = static_cast<double>(model.ffn);
-  const double mlp = (model.gated() ? 6.0 : 4.0) * h * f;
+  const double of_width = (model.gated() ? 6.0 : 4.0) * h;
   const double attention =
       4.0 * static_cast<double>(sequence_length) * q * (causal_half ? 0.5 : 1.0);
-  const double layer = 2.0 * h * q + 4.0 * h * kv + 2.0 * q * h + mlp + attention;
+  const auto width =
+      static_cast<double>(model.experts_per_token * model.expert_ffn + model.shared_ffn);
+  const auto of_experts = static_cast<double>(model.expert_layers());
+  const double mlps =
+      of_experts * (of_width * width + 2.0 * h * static_cast<double>(model.experts)) +
+      (static_cast<double>(model.layers) - of_experts) * of_width * static_cast<double>(model.ffn);
+  const double layer = 2.0 * h * q + 4.0 * h * kv + 2.0 * q * h + attention;
   const double head = 2.0 * h * static_cast<double>(model.vocabulary);
-  return Flops(3.0 * (static_cast<double>(model.layers) * layer + head));
+  return Flops(3.0 * (static_cast<double>(model.layers) * layer + mlps + head));
 }
 
 Model read_model(const Object& object, std::string_view name) {
@@ -159,6 +226,11 @@ Json write_model(const Model& model) {
   json["kv_heads"] = model.kv_heads;
   json["head_dim"] = model.head_dim;
   json["ffn"] = model.ffn;
+  json["experts"] = model.experts;
+  json["experts_per_token"] = model.experts_per_token;
+  json["expert_ffn"] = model.expert_ffn;
+  json["shared_ffn"] = model.shared_ffn;
+  json["dense_layers"] = model.dense_layers;
   json["vocabulary"] = model.vocabulary;
   json["positions"] = model.positions;
   json["norm"] = word_of(model.norm, kNorms);

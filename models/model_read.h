@@ -16,6 +16,7 @@ struct ModelLimits {
   Limits heads{1, 1 << 16};
   Limits head_dim{1, 1 << 16};
   Limits ffn{1, std::int64_t{1} << 24};  // of heads x head_dim too
+  Limits experts{0, 1 << 14};            // 0: a dense model
   Limits vocabulary{1, std::int64_t{1} << 28};
   Limits positions{1, std::int64_t{1} << 31};
 };
@@ -23,7 +24,7 @@ inline constexpr ModelLimits kModelLimits;
 
 // What a form calls the sizes that a complaint is about.
 struct ModelKeys {
-  std::string_view heads, kv_heads, head_dim, layers;
+  std::string_view heads, kv_heads, head_dim, layers, experts, experts_per_token, dense_layers;
 };
 
 // hidden / heads; throws where it does not divide.

@@ -4,13 +4,13 @@
 #include "models/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "models/choices.h"
+#include "models/expert_rules.h"
 #include "sim/base/error.h"
 #include "sim/program/pieces.h"
 #include "sim/program/program.h"
@@ -67,37 +67,6 @@ Trouble context_trouble(const Plan& plan) {
     return trouble("parallel", "context",
                    "unfused attention takes the scores of a whole sequence; set attention to "
                    "\"fused\", or context to 1");
-  }
-  return std::nullopt;
-}
-
-// The ranks that share experts are neighbours, as Megatron-Core lays them: tensor ranks (where each
-// expert is whole on one of them), then context ranks, then data ranks.
-Trouble expert_trouble(const Plan& plan) {
-  if (plan.expert_tensor != 1 && plan.expert_tensor != plan.tensor) {
-    return trouble("parallel", "expert_tensor",
-                   fmt::format("must be 1, so that each expert is whole, or tensor, {}; is {}",
-                               plan.tensor, plan.expert_tensor));
-  }
-  if (plan.expert == 1) return std::nullopt;
-  const bool folds = plan.expert_tensor == 1;
-  const std::int64_t inner = plan.context * (folds ? plan.tensor : 1);
-  if (plan.expert % inner != 0 || plan.data % plan.expert_data() != 0) {
-    const std::int64_t most = inner * plan.data;
-    return trouble("parallel", "expert",
-                   fmt::format("{} ranks do not share experts evenly: all {}context {} ranks and a "
-                               "divisor of data {} do; use a multiple of {} that divides {}",
-                               plan.expert, folds ? fmt::format("tensor {} x ", plan.tensor) : "",
-                               plan.context, plan.data, inner, most));
-  }
-  if (plan.zero > 1) {
-    return trouble("sharding", "zero",
-                   fmt::format("{} with expert {} is not covered yet; use 0 or 1, or expert 1",
-                               plan.zero, plan.expert));
-  }
-  if (plan.replicas() > 1) {
-    return trouble("sharding", "shard_group",
-                   "hybrid sharding with expert parallelism is not covered yet; leave it out");
   }
   return std::nullopt;
 }
@@ -284,39 +253,6 @@ Trouble loop_trouble(const Plan& plan) {
                  "layers in one loop are all run again or none: leave \"layers\" of recompute out");
 }
 
-Trouble experts_trouble(const Plan& plan, const Model& model) {
-  if (model.experts == 0) {
-    const bool spread = plan.expert > 1;
-    if (!spread && plan.expert_tensor == 1) return std::nullopt;
-    return trouble("parallel", spread ? "expert" : "expert_tensor",
-                   "the model has no experts; leave it out");
-  }
-  if (model.experts % plan.expert != 0) {
-    return trouble("parallel", "expert",
-                   fmt::format("{} experts cannot be divided by expert {}; use {}", model.experts,
-                               plan.expert, divisors_text(model.experts)));
-  }
-  if (model.expert_ffn % plan.expert_tensor != 0) {
-    return trouble("parallel", "expert_tensor",
-                   fmt::format("{} columns of an expert cannot be divided by {}; use 1",
-                               model.expert_ffn, plan.expert_tensor));
-  }
-  if (plan.tensor > 1 && !plan.sequence_parallel) {
-    return trouble("parallel", "sequence_parallel",
-                   "tensor ranks give different tokens to experts: set it to true");
-  }
-  if (plan.tensor > 1 && plan.expert == 1 && plan.expert_tensor == 1) {
-    return trouble("parallel", "expert_tensor",
-                   fmt::format("tensor {} ranks must share the experts: set it to {}, or expert to "
-                               "a multiple of that",
-                               plan.tensor, plan.tensor));
-  }
-  if (plan.scan_layers && model.dense_layers > 0) {
-    return trouble("", "scan_layers", "one loop takes equal layers, but some have no experts");
-  }
-  return std::nullopt;
-}
-
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
 Trouble tensor_trouble(const Plan& plan, const Model& model) {
   const std::int64_t ffn = std::gcd(dense_ffn(model), model.shared_ffn);
@@ -437,14 +373,6 @@ std::int64_t Plan::ranks() const {
   return product;
 }
 
-AxisSet Plan::expert_axes() const {
-  if (expert == 1) return {};
-  AxisSet axes = Axis::kExpert;
-  if (context > 1) axes = axes | Axis::kContext;
-  if (tensor > 1 && expert_tensor == 1) axes = axes | Axis::kTensor;
-  return axes;
-}
-
 Mesh Plan::mesh() const {
   Mesh mesh;
   mesh.degree(Axis::kTensor) = static_cast<int>(tensor);
@@ -475,25 +403,18 @@ std::int64_t padded_vocabulary(const Model& model, const Plan& plan) {
   return (model.vocabulary + unit - 1) / unit * unit;
 }
 
-std::int64_t expert_capacity(const Model& model, const Plan& plan) {
-  const std::int64_t rows = plan.tokens() / (plan.sequence_parallel ? plan.tensor : 1);
-  const double share = static_cast<double>(rows) * static_cast<double>(model.experts_per_token) /
-                       static_cast<double>(model.experts);
-  const double wanted = std::ceil(plan.capacity_factor * share);
-  return wanted < static_cast<double>(rows) ? static_cast<std::int64_t>(wanted) : rows;
-}
-
 std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
   for (const auto rule :
-       {degree_trouble, context_trouble, expert_trouble, pieces_trouble, pipeline_trouble, batch_trouble,
-        sharding_trouble, precision_trouble, attention_trouble, loop_trouble}) {
+       {degree_trouble, context_trouble, expert_trouble, pieces_trouble, pipeline_trouble,
+        batch_trouble, sharding_trouble, precision_trouble, attention_trouble, loop_trouble}) {
     if (Trouble found = rule(plan)) return found;
   }
   return std::nullopt;
 }
 
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
-  for (const auto rule : {experts_trouble, tensor_trouble, eight_bit_trouble, sequence_trouble, stages_trouble}) {
+  for (const auto rule : {experts_trouble, tensor_trouble, eight_bit_trouble, sequence_trouble,
+                          stages_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }
   return std::nullopt;

@@ -126,7 +126,7 @@ struct Plan {
                                        // product that takes or makes them
   std::int64_t context = 1;            // ranks that share a sequence
   ContextExchange context_exchange = ContextExchange::kRing;
-  std::int64_t expert = 1;             // ranks that share a layer's experts: all tensor ranks (where
+  std::int64_t expert = 1;             // ranks that share a layer's experts: all tensor ranks (if
                                        // expert_tensor is 1) x all context ranks x some data ranks
   std::int64_t expert_tensor = 1;      // 1, or tensor: each expert is cut over the tensor ranks
   double capacity_factor = 1;          // an expert takes up to this times a rank's tokens x k / E
@@ -226,7 +226,9 @@ struct Plan {
   // The axes over which experts are spread; none where each rank has all of them.
   AxisSet expert_axes() const;
   // Over what one expert's state may be sharded: its copies.
-  std::int64_t expert_shards() const { return shards() / (expert > 1 ? context * expert_data() : 1); }
+  std::int64_t expert_shards() const {
+    return shards() / (expert > 1 ? context * expert_data() : 1);
+  }
   // Of a micro-batch, on one rank.
   std::int64_t tokens() const { return sequence_length / context * micro_batch; }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
@@ -278,6 +280,9 @@ struct PlanTrouble {
   std::string what;
 };
 
+// Experts are spread, but the model has none.
+std::optional<PlanTrouble> no_experts_trouble(const Plan& plan, const Model& model);
+
 // The first rule that a plan breaks by itself: its batch, its pipeline, its sharding.
 std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 
@@ -292,8 +297,9 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan);
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model);
 
 // Reads "batch", "parallel", "sharding", "recompute", "recompute_early_stop", "precision",
-// "vocabulary_multiple", "capacity_factor", "fused_qkv", "fused_gate_up", "attention", "softmax", "loss", "dropout",
-// "dropout_rate", "clip_gradients", "scan_layers", "deterministic", "filled", "allocator",
+// "vocabulary_multiple", "capacity_factor", "fused_qkv", "fused_gate_up", "attention", "softmax",
+// "loss", "dropout", "dropout_rate", "clip_gradients", "scan_layers", "deterministic", "filled",
+// "allocator",
 // "buffers" of a what-if, "host" but for its launch, and leaves its other keys to others. With
 // `devices` > 0 a data degree that is left out is derived and has to match; 0 takes any. Required
 // is batch.sequence_length alone; the rest defaults to the members above, global to micro * data,

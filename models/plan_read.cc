@@ -384,7 +384,9 @@ Plan read_plan(const Object& what_if, const Model& model, std::int64_t devices) 
   allocator.done();
   read_buffers(what_if.object("buffers"), plan);
 
-  std::optional<PlanTrouble> trouble = trouble_alone(plan);
+  // Whether data ranks can share experts is no question where there are none.
+  std::optional<PlanTrouble> trouble = no_experts_trouble(plan, model);
+  if (!trouble) trouble = trouble_alone(plan);
   if (!trouble) trouble = trouble_with(plan, model);
   if (trouble && trouble->section.empty()) what_if.fail(trouble->key, trouble->what);
   if (trouble) what_if.object(trouble->section).fail(trouble->key, trouble->what);

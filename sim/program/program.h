@@ -246,8 +246,9 @@ struct Program {
 // work (NVIDIA/TransformerEngine, PyTorch). "The micro-batch's tokens" of a rank are those.
 // The loss is the mean over all tokens of the global batch: d_logits is divided by their number,
 // sequence_length * micro_batch * micro_batches * expert * data * replica: expert ranks are data
-// ranks for all but the experts; the number of a rank's sequences counts expert before data. Ids are below `vocabulary`; rows
-// of a table and columns of logits beyond it are padding, which no token has and no softmax counts.
+// ranks for all but the experts; the number of a rank's sequences counts expert before data. Ids
+// are below `vocabulary`; rows of a table and columns of logits beyond it are padding, which no
+// token has and no softmax counts.
 struct Batch {
   std::int64_t sequence_length = 0;  // all four are 0 where the Job does not say
   std::int64_t micro_batch = 0;      // sequences that a rank works on at once

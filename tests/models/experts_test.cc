@@ -14,7 +14,8 @@
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kRowsOfTokens = 128, kModelWidth = 64, kExperts = 8, kChosen = 2, kExpertWidth = 32;
+constexpr std::int64_t kRowsOfTokens = 128, kModelWidth = 64, kExperts = 8, kChosen = 2,
+                       kExpertWidth = 32;
 
 Model mixture(std::int64_t layers) {
   Model model = llama_model(layers, kModelWidth, 8, 4, 256, 512);
@@ -64,7 +65,8 @@ TEST(Experts, SendEachTokenToItsExpertsAndBack) {
 
 TEST(Experts, SendAgainWhatIsRunAgain) {
   Plan plan = spread(4);
-  const std::int64_t slots = kRowsOfTokens * kChosen, forward = slots * (2 * kModelWidth * 2 + 4) / 4 * 3;
+  const std::int64_t slots = kRowsOfTokens * kChosen,
+                     forward = slots * (2 * kModelWidth * 2 + 4) / 4 * 3;
   const std::int64_t once = of_a_layer(plan);
   plan.recompute = Recompute::kModules;
   plan.recompute_modules = {"mlp"};
@@ -88,7 +90,8 @@ double product_work(const Job& job) {
 // its own. Forward and backward take 6 FLOPs a weight and row, of three matrices and the router.
 TEST(Experts, WorkOnAsManyRowsHoweverTheyAreSpread) {
   const double rows = 2 * kRowsOfTokens * kChosen;
-  const double layer = 6 * (rows * 3 * kModelWidth * kExpertWidth + 2 * kRowsOfTokens * kModelWidth * kExperts);
+  const double layer =
+      6 * (rows * 3 * kModelWidth * kExpertWidth + 2 * kRowsOfTokens * kModelWidth * kExperts);
   Model dense = llama_model(1, kModelWidth, 8, 4, 256, 512);
   const double others = product_work(lower(transformer(dense, spread(1)), spread(1))) -
                         6.0 * 2 * kRowsOfTokens * 3 * kModelWidth * 256;
@@ -147,9 +150,9 @@ TEST(Experts, KeepWhatBackwardNeedsOfEachSlot) {
   };
   const std::int64_t slots = kRowsOfTokens * kChosen, f = kExpertWidth;
   const std::int64_t mlp = kRowsOfTokens * 6 * f;  // a dense one's: fc1's result, fc2's input
-  EXPECT_EQ(kept(mixture(3), mixture(4), spread(4)),
-            kept(dense(3), dense(4), spread(1)) - mlp + slots * (2 * kModelWidth + 6 * f + 4) +
-                kRowsOfTokens * 8 * kChosen);
+  EXPECT_EQ(kept(mixture(3), mixture(4), spread(4)), kept(dense(3), dense(4), spread(1)) - mlp +
+                                                         slots * (2 * kModelWidth + 6 * f + 4) +
+                                                         kRowsOfTokens * 8 * kChosen);
 }
 
 TEST(Experts, EveryKindOfPlanVerifies) {

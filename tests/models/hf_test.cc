@@ -93,6 +93,34 @@ TEST(HuggingFace, ReadsQwen3WithNormsOfQueriesAndKeysAndItsOwnHeadWidth) {
   EXPECT_EQ(parameters(m), 32'762'123'264);
 }
 
+// mistralai/Mixtral-8x7B-v0.1; the width of an expert stands where others have the MLP's.
+TEST(HuggingFace, ReadsMixtral) {
+  const Model m = read_hf(R"({"model_type": "mixtral", "num_hidden_layers": 32,
+                           "hidden_size": 4096, "num_attention_heads": 32,
+                           "num_key_value_heads": 8, "intermediate_size": 14336,
+                           "num_local_experts": 8, "num_experts_per_tok": 2,
+                           "sliding_window": null, "vocab_size": 32000})");
+  EXPECT_EQ(m.experts, 8);
+  EXPECT_EQ(m.experts_per_token, 2);
+  EXPECT_EQ(m.expert_ffn, 14336);
+  EXPECT_EQ(m.dense_layers, 0);
+  EXPECT_EQ(parameters(m), 46'702'792'704);
+}
+
+// Qwen/Qwen3-30B-A3B.
+TEST(HuggingFace, ReadsQwen3WithExperts) {
+  const Model m = read_hf(R"({"model_type": "qwen3_moe", "num_hidden_layers": 48,
+                           "hidden_size": 2048, "num_attention_heads": 32, "head_dim": 128,
+                           "num_key_value_heads": 4, "intermediate_size": 6144,
+                           "moe_intermediate_size": 768, "num_experts": 128,
+                           "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+                           "mlp_only_layers": [], "norm_topk_prob": true})");
+  EXPECT_TRUE(m.qk_norm);
+  EXPECT_EQ(m.experts_per_token, 8);
+  EXPECT_EQ(m.expert_ffn, 768);
+  EXPECT_EQ(parameters(m), 30'532'122'624);
+}
+
 TEST(HuggingFace, ReadsGemmaTiedAndWithGeglu) {
   const Model m = read_hf(R"({"model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072,
                            "num_attention_heads": 16, "num_key_value_heads": 16,
@@ -177,7 +205,8 @@ TEST(HuggingFace, ReadsATiedLlama) {
 
 TEST(HuggingFace, ReadsBackEqualInThePresetForm) {
   for (const char* type :
-       {"gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}) {
+       {"gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2",
+        "gemma3_text"}) {
     const Model model = read_hf(small(type));
     const Document document = parse_json(write_model(model).dump(), "written");
     EXPECT_EQ(read_model(Object(document), "other"), model) << type;
@@ -193,15 +222,38 @@ TEST(HuggingFace, RefusesAnUnknownTypeAndListsTheOthers) {
   EXPECT_THAT(hf_error(small("lama")), HasSubstr("did you mean \"llama\""));
 }
 
-TEST(HuggingFace, RefusesMixturesOfExpertsByAnyOfTheirKeys) {
+TEST(HuggingFace, RefusesExpertsOfAClassWhoseLayersAreNotKnownToHaveThem) {
   for (const char* key :
        {"num_local_experts", "n_routed_experts", "num_experts", "num_routed_experts"}) {
-    EXPECT_THAT(hf_error(small("mixtral", "\"" + std::string(key) + "\": 8")),
-                AllOf(HasSubstr(key), HasSubstr("mixture-of-experts"), HasSubstr("not covered")));
+    EXPECT_THAT(hf_error(small("llama", "\"" + std::string(key) + "\": 8")),
+                AllOf(HasSubstr(key), HasSubstr("mixture-of-experts"), HasSubstr("not covered"),
+                      HasSubstr("mixtral, qwen3_moe")));
   }
   EXPECT_EQ(read_hf(small("llama", R"("num_local_experts": null, "num_experts": 0)")).layers, 4);
   EXPECT_THAT(hf_error(R"({"model_type": "gemma3", "text_config": {"num_experts": 4}})"),
               HasSubstr("text_config.num_experts"));
+}
+
+TEST(HuggingFace, RefusesClassesWithExpertsByWhatElseTheyHave) {
+  EXPECT_THAT(hf_error(small("gpt_oss", R"("num_local_experts": 128)")),
+              AllOf(HasSubstr("model_type"), HasSubstr("sinks"), HasSubstr("not covered yet")));
+  EXPECT_THAT(hf_error(small("qwen2_moe", R"("num_experts": 60)")), HasSubstr("gate of its own"));
+  EXPECT_THAT(hf_error(small("deepseek_v2")), HasSubstr("latent attention"));
+}
+
+TEST(HuggingFace, RefusesExpertsInSomeLayersOnlyUnlessTheyAreTheLast) {
+  EXPECT_EQ(read_hf(small("qwen3_moe", R"("mlp_only_layers": [0, 1])")).dense_layers, 2);
+  EXPECT_EQ(read_hf(small("qwen3_moe", R"("mlp_only_layers": [0, 1])")).ffn, 640);
+  EXPECT_THAT(hf_error(small("qwen3_moe", R"("mlp_only_layers": [3])")),
+              AllOf(HasSubstr("mlp_only_layers"), HasSubstr("not covered")));
+  EXPECT_THAT(hf_error(small("qwen3_moe", R"("mlp_only_layers": [0, 1, 2, 3])")),
+              HasSubstr("leave none of 4 for the experts"));
+  EXPECT_THAT(hf_error(small("qwen3_moe", R"("decoder_sparse_step": 2)")), HasSubstr("must be 1"));
+}
+
+TEST(HuggingFace, RefusesMoreExpertsATokenThanThereAre) {
+  EXPECT_THAT(hf_error(small("mixtral", R"("num_local_experts": 2, "num_experts_per_tok": 3)")),
+              AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("3 experts of 2")));
 }
 
 TEST(HuggingFace, RefusesLatentAttention) {

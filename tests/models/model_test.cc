@@ -86,6 +86,27 @@ TEST(Parameters, OfQwenAreExact) {
   EXPECT_EQ(parameters(preset("qwen3-32b")), 32'762'123'264);
 }
 
+// Model cards: 46.7 billion, 12.9 of them active; 141, 39 active; Qwen3 (arXiv 2505.09388, Table 2)
+// 30.5 and 3.3; 235 and 22. The exact counts are those of the checkpoints' safetensors.
+TEST(Parameters, OfMixturesOfExpertsAreExact) {
+  EXPECT_EQ(parameters(preset("mixtral-8x7b")), 46'702'792'704);
+  EXPECT_EQ(parameters(preset("mixtral-8x22b")), 140'620'634'112);
+  EXPECT_EQ(parameters(preset("qwen3-30b-a3b")), 30'532'122'624);
+  EXPECT_EQ(parameters(preset("qwen3-235b-a22b")), 235'093'634'560);
+  // xAI say 314 billion; the sizes in their run.py and model.py make 315.7.
+  EXPECT_NEAR(static_cast<double>(parameters(preset("grok-1"))) / 314e9, 1, 0.01);
+}
+
+// One expert too few for each token not used: what a token meets is what FLOPs count.
+TEST(Parameters, ThatATokenMeetsAreThoseOfItsExperts) {
+  Model m = preset("mixtral-8x7b");
+  m.experts = m.experts_per_token;
+  EXPECT_NEAR(static_cast<double>(parameters(m)), 12.9e9, 0.05e9);
+  m = preset("qwen3-235b-a22b");
+  m.experts = m.experts_per_token;
+  EXPECT_NEAR(static_cast<double>(parameters(m)), 22.2e9, 0.1e9);
+}
+
 // Text models only.
 TEST(Parameters, OfGemmaAreExact) {
   EXPECT_EQ(parameters(preset("gemma-2b")), 2'506'172'416);
@@ -114,6 +135,11 @@ TEST(Presets, AgreeWithTheSizeInTheirName) {
       {"gemma-7b", "8.5 billion; the name leaves the embeddings out"},
       {"gemma2-2b", "2.6 billion; the name leaves the embeddings out"},
       {"llama3.2-1b", "1.24 billion by the model card"},
+      {"grok-1", "no size"},
+      {"mixtral-8x7b", "46.7 billion: eight of 7 but for what they share"},
+      {"mixtral-8x22b", "141 billion: eight of 22 but for what they share"},
+      {"qwen3-30b-a3b", "30.5 billion, of which a token meets 3.3"},
+      {"qwen3-235b-a22b", "235 billion, of which a token meets 22"},
       {"gpt2", "no size"},
       {"gpt2-medium", "no size"},
       {"gpt2-large", "no size"},
@@ -162,6 +188,19 @@ TEST(ModelFlops, CountTwoAMultiplyAddAndBackwardTwice) {
   EXPECT_EQ(model_flops_per_token(m, 5, true).value, 3 * (16 + 16 + 64 + 20 + 12));
 }
 
+// The model above with a gate and three layers of h = 2: the first with an MLP of f = 8, 6 h f = 96;
+// the others with 4 experts of 3, of which a token takes 2, 6 h 2 3 = 72, a shared one of 5, 60, and
+// the router, 2 h 4 = 16.
+TEST(ModelFlops, CountTheExpertsThatATokenGoesTo) {
+  const Model m = read_plain(R"({"layers": 3, "hidden": 2, "heads": 1, "vocabulary": 3,
+                           "positions": 5, "ffn": 8, "experts": 4, "experts_per_token": 2,
+                           "expert_ffn": 3, "shared_ffn": 5, "dense_layers": 1})");
+  EXPECT_EQ(model_flops_per_token(m, 5, false).value,
+            3 * (3 * (16 + 16 + 40) + 96 + 2 * (72 + 60 + 16) + 12));
+  // Weights: a layer's attention 4 h h and norms 2 h; 3 h f; 4 experts and their rows of the router.
+  EXPECT_EQ(parameters(m), 3 * (16 + 4) + 48 + 2 * (4 * 18 + 8 + 30) + 2 + 2 * 6);
+}
+
 // Narayanan et al. 2021, equation 3, for an iteration with recomputation: F = 96 B s L h^2
 // (1 + s / (6 h) + V / (16 L h)). Three quarters of its layers' part are the model's: 72 a token.
 TEST(ModelFlops, OfGpt3FollowTheMegatronFormula) {
@@ -199,6 +238,32 @@ TEST(Preset, OverridesItsStyle) {
   EXPECT_EQ(m.query_width(), 128);
   EXPECT_EQ(m.kv_width(), 64);
   EXPECT_EQ(m.ffn, 96);
+}
+
+TEST(Preset, OfExpertsHasNoOtherWidthWhereNoLayerIsDense) {
+  const std::string rest = R"("layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
+                           "positions": 32, "experts": 8, "experts_per_token": 2)";
+  EXPECT_EQ(read_plain(R"({"expert_ffn": 96, )" + rest + "}").ffn, 96);
+  EXPECT_EQ(read_plain(R"({"expert_ffn": 96, )" + rest + "}").shared_ffn, 0);
+  EXPECT_FALSE(read_plain(R"({"style": "gpt", "expert_ffn": 96, )" + rest + "}").mlp_bias);
+  EXPECT_THAT(model_error("{" + rest + "}"), HasSubstr("\"expert_ffn\" is missing"));
+  EXPECT_THAT(model_error(R"({"expert_ffn": 96, "dense_layers": 1, )" + rest + "}"),
+              HasSubstr("\"ffn\" is missing"));
+  EXPECT_THAT(model_error(R"({"expert_ffn": 96, "ffn": 4, "dense_layers": 2, )" + rest + "}"),
+              AllOf(HasSubstr("dense_layers"), HasSubstr("leave none of 2")));
+  EXPECT_THAT(model_error(R"({"expert_ffn": 96, "mlp_bias": true, )" + rest + "}"),
+              AllOf(HasSubstr("mlp_bias"), HasSubstr("must be false")));
+}
+
+TEST(Preset, RefusesKeysOfExpertsThatDoNotFit) {
+  const std::string rest = R"("layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
+                           "positions": 32, "ffn": 96})";
+  EXPECT_THAT(model_error(R"({"experts": 4, "expert_ffn": 8, "experts_per_token": 5, )" + rest),
+              AllOf(HasSubstr("experts_per_token"), HasSubstr("5 experts of 4")));
+  EXPECT_THAT(model_error(R"({"experts": 16385, "expert_ffn": 8, "experts_per_token": 5, )" + rest),
+              HasSubstr("from 0 to 16384"));
+  EXPECT_THAT(model_error(R"({"shared_ffn": 8, )" + rest),
+              AllOf(HasSubstr("shared_ffn"), HasSubstr("no experts")));
 }
 
 TEST(Preset, NeedsAnFfnWhereTheMlpIsGated) {

@@ -275,8 +275,9 @@ TEST(Plan, SaysWhichDegreeWouldDivideTheDevices) {
   EXPECT_THAT(error_of(with(R"("tensor": 6)"), llama(), 1024), HasSubstr("tensor 4 or 8 would"));
 }
 
-TEST(Plan, RefusesDegreesThatAreNotCoveredYet) {
-  EXPECT_THAT(error_of(with(R"("expert": 8)")), HasSubstr("expert parallelism is not covered yet"));
+TEST(Plan, RefusesExpertRanksOfADenseModel) {
+  EXPECT_THAT(error_of(with(R"("expert": 8)")),
+              HasSubstr("parallel.expert: the model has no experts; leave it out"));
 }
 
 // Two stretches a context rank, of which tensor ranks may have equal parts.

@@ -159,7 +159,13 @@ std::vector<Field> batch_and_parallel_fields() {
            "attention (Llama 3, PyTorch).",
            "The same bytes; a ring hides most of them, in smaller kernels."),
       count("parallel.expert", "1", kDegree,
-            "Ranks that share the experts; only 1 is covered yet."),
+            "Ranks that share the experts of a layer: all tensor ranks (where expert_tensor is 1) "
+            "and context ranks, and some of the data ranks.",
+            "Divides the experts' state; each token's row goes to its experts and back."),
+      count("parallel.expert_tensor", "1", kDegree,
+            "1: each expert is whole on its rank; tensor: it is cut over the tensor ranks.",
+            "Smaller products, and an exchange between tensor ranks; Megatron-Core's default is "
+            "tensor."),
       count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
             "Divides weights; costs a bubble, and activations of up to p micro-batches."),
       count("parallel.virtual_stages", "1", {1, 10'000},
@@ -265,6 +271,11 @@ std::vector<Field> memory_fields() {
       count("vocabulary_multiple", "1", {1, 1 << 16},
             "The vocabulary is rounded up to a multiple of this times tensor (Megatron-LM: 128).",
             "Rows of the embedding and of the head."),
+      field(Form::kNumber, "capacity_factor", "1",
+            "An expert takes up to this times its equal share of a rank's tokens; those beyond "
+            "are dropped. 1 is the load of experts in balance; experts / experts_per_token or more "
+            "drops nobody.",
+            "Time, traffic and memory of the experts."),
       field(Form::kSwitch, "fused_qkv", "true",
             "One matrix product makes queries, keys and values; else three, as in Hugging Face's "
             "and Meta's models.",

@@ -81,6 +81,18 @@ std::string switches_text(const Model& m) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+// "14,336", or "8 experts of 14,336, 2 a token; 1 shared of ...; the first 3 layers dense, of ...".
+std::string mlp_text(const Model& m) {
+  if (m.experts == 0) return grouped(m.ffn);
+  std::string text = fmt::format("{} experts of {}, {} a token", grouped(m.experts),
+                                 grouped(m.expert_ffn), m.experts_per_token);
+  if (m.shared_ffn > 0) text += fmt::format("; one of {} for all tokens", grouped(m.shared_ffn));
+  if (m.dense_layers > 0) {
+    text += fmt::format("; in the first {} layers one of {} alone", m.dense_layers, grouped(m.ffn));
+  }
+  return text;
+}
+
 std::string show_model(const WhatIf& what_if) {
   const Model& m = what_if.model;
   const std::int64_t s = what_if.plan.sequence_length;
@@ -93,7 +105,7 @@ std::string show_model(const WhatIf& what_if) {
                                ? fmt::format("{} of {}", m.heads, m.head_dim)
                                : fmt::format("{} of {}, {} for keys and values", m.heads,
                                              m.head_dim, m.kv_heads)},
-                 {"ffn", grouped(m.ffn)},
+                 {"ffn", mlp_text(m)},
                  {"vocabulary", grouped(m.vocabulary)},
                  {"positions", grouped(m.positions)},
                  {"norm", word("norm")},
@@ -102,8 +114,9 @@ std::string show_model(const WhatIf& what_if) {
                 "ll");
 
   // What a model of no layers has is the embedding, the last norm and the head.
-  Model bare = m;
-  bare.layers = 0;
+  Model bare = m, dense = m;
+  bare.layers = bare.dense_layers = 0;
+  dense.layers = m.dense_layers;
   const std::int64_t all = parameters(m), outside = parameters(bare);
   const std::int64_t table = m.vocabulary * m.hidden;
   const std::int64_t positions = m.learned_positions ? m.positions * m.hidden : 0;
@@ -114,12 +127,17 @@ std::string show_model(const WhatIf& what_if) {
         fmt::format("{:.1f} %", 100 * static_cast<double>(count) / static_cast<double>(all))};
   };
   text += "\nparameters\n";
-  text += align({row("embedding", table + positions), row("one layer", (all - outside) / m.layers),
-                 row(fmt::format("{} layers", m.layers), all - outside),
-                 row("last norm", outside - table - positions - head),
-                 row(m.tied_embeddings ? "head (the embedding's table)" : "head", head),
-                 row("all", all)},
-                "lrr");
+  Rows rows = {row("embedding", table + positions)};
+  const std::int64_t of_dense = parameters(dense) - outside;
+  if (m.dense_layers > 0) rows.push_back(row("one dense layer", of_dense / m.dense_layers));
+  const std::int64_t others = m.layers - m.dense_layers;
+  rows.push_back(row(m.experts > 0 ? "one layer of experts" : "one layer",
+                     (all - outside - of_dense) / others));
+  rows.push_back(row(fmt::format("{} layers", m.layers), all - outside));
+  rows.push_back(row("last norm", outside - table - positions - head));
+  rows.push_back(row(m.tied_embeddings ? "head (the embedding's table)" : "head", head));
+  rows.push_back(row("all", all));
+  text += align(rows, "lrr");
   text += fmt::format("\nFLOPs a token, forward and backward, at sequence length {}\n", grouped(s));
   const double half = model_flops_per_token(m, s, true).value;
   const double full = model_flops_per_token(m, s, false).value;

@@ -66,6 +66,7 @@ std::string plan_text(const WhatIf& what_if) {
     words.push_back(fmt::format("context {} ({})", plan.context,
                                 config.at("parallel").at("context_exchange").get<std::string>()));
   }
+  if (plan.expert > 1) words.push_back(fmt::format("expert {}", plan.expert));
   words.push_back(fmt::format("pipeline {}", plan.pipeline));
   if (plan.pipeline > 1) {
     words.push_back(config.at("parallel").at("schedule").get<std::string>());

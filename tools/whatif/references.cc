@@ -238,6 +238,7 @@ void check_keys(const Object& root) {
                           "recompute_early_stop",
                           "precision",
                           "vocabulary_multiple",
+                          "capacity_factor",
                           "fused_qkv",
                           "fused_gate_up",
                           "attention",
