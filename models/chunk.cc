@@ -88,7 +88,6 @@ class ChunkWriter {
   std::array<TensorId, 2> slices_out_ = {kNoTensor, kNoTensor};
 
   bool prepares_ = false;  // the first micro-batch's forward is being written
-
   // While backward is being written:
   bool last_ = false;                       // of the last micro-batch
   std::vector<std::int32_t> bucket_;        // units that wait to be reduced together
@@ -106,8 +105,10 @@ TensorId ChunkWriter::add_tensor(Tensor tensor, std::int32_t layer) {
 }
 
 Unit ChunkWriter::unit_of(const std::vector<WeightSlots>& weights, const Binding& binding) const {
-  const WeightSlots& first = weights.front();
-  Unit unit{.layer = binding.layer, .dtype = first.dtype, .experts = first.experts};
+  Unit unit;
+  unit.layer = binding.layer;
+  unit.dtype = weights.front().dtype;
+  unit.experts = weights.front().experts;
   for (const WeightSlots& w : weights) {
     unit.elements += w.elements;
     unit.weights.push_back(binding(w.weight));
@@ -198,8 +199,8 @@ void ChunkWriter::place_blocks() {
 void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
   std::vector<std::vector<WeightSlots>> groups;
   for (const WeightSlots& w : kind.weights) {
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& known) {
-      return known[0].dtype == w.dtype && known[0].experts == w.experts;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
+      return g[0].dtype == w.dtype && g[0].experts == w.experts;
     });
     if (group == groups.end()) group = groups.insert(group, std::vector<WeightSlots>());
     group->push_back(w);
