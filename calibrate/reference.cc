@@ -1,4 +1,5 @@
-// The reference of a product with a weight is the sum itself, of a few hundred elements; of all
+// The reference of a product with a weight is the sum itself, of a few hundred elements, of some
+// expert each; of all
 // other ops it is the backend's template instantiated for double (execute/cpu/kernels.h), whose
 // gradients are proven against finite differences in the tests. An optimizer's reference is written
 // down here.
@@ -68,9 +69,11 @@ std::size_t sample(std::size_t i, std::size_t elements) {
   return static_cast<std::size_t>(hash(7, i, elements) % elements);
 }
 
-// C(m, n) = A B as Gemm (op.h) lays them out, one element.
-double product_element(const Gemm& g, const float* a, const float* b, std::int64_t row,
-                       std::int64_t column) {
+// C(m, n) = A B as Gemm (op.h) lays them out, one element, of one of its experts.
+double product_element(const Gemm& g, const float* a, const float* b, std::int64_t expert,
+                       std::int64_t row, std::int64_t column) {
+  a += expert * g.m * g.k;
+  b += expert * g.k * g.n;
   double sum = 0;
   for (std::int64_t l = 0; l < g.k; ++l) {
     const float left = g.role == GemmRole::kWeightGradient ? a[l * g.m + row] : a[row * g.k + l];
@@ -91,21 +94,28 @@ double check_product(const Gemm& g, Trial& trial, Backend& backend) {
   const float* b = trial.floats(trial.reads[1]);
   const float* c = trial.floats(trial.writes[0]);
   Comparison comparison;
-  const auto elements = static_cast<std::size_t>(g.m * g.n);
+  const auto elements = static_cast<std::size_t>(g.batch * g.m * g.n);
   for (std::size_t i = 0; i < std::min(kSamples, elements); ++i) {
     const std::size_t at = sample(i, elements);
     const auto row = static_cast<std::int64_t>(at) / g.n;
     const auto column = static_cast<std::int64_t>(at) % g.n;
-    double expected = product_element(g, a, b, row, column);
+    const std::int64_t expert = row / g.m;
+    double expected = product_element(g, a, b, expert, row % g.m, column);
     if (g.accumulate) expected += before[at];
-    if (g.bias && g.role == GemmRole::kForward) expected += trial.floats(trial.reads[2])[column];
+    if (g.bias && g.role == GemmRole::kForward) {
+      expected += trial.floats(trial.reads[2])[expert * g.n + column];
+    }
     comparison.add(0, at, c[at], expected);
   }
   if (!bias_gradient) return comparison.finish(g);
-  for (std::size_t i = 0; i < std::min(kSamples, static_cast<std::size_t>(g.m)); ++i) {
-    const std::size_t at = sample(i, static_cast<std::size_t>(g.m));
+  const auto biases = static_cast<std::size_t>(g.batch * g.m);
+  for (std::size_t i = 0; i < std::min(kSamples, biases); ++i) {
+    const std::size_t at = sample(i, biases);
+    const auto bias = static_cast<std::int64_t>(at);
     double expected = g.accumulate ? bias_before[at] : 0;
-    for (std::int64_t l = 0; l < g.k; ++l) expected += a[l * g.m + static_cast<std::int64_t>(at)];
+    for (std::int64_t l = 0; l < g.k; ++l) {
+      expected += a[(bias / g.m * g.k + l) * g.m + bias % g.m];
+    }
     comparison.add(1, at, trial.floats(trial.writes[1])[at], expected);
   }
   return comparison.finish(g);
@@ -128,6 +138,11 @@ double check_with_template(Trial& trial, Backend& backend) {
   for (const std::size_t i : trial.writes) writes.push_back(operand(i));
   cpu::Scratch<double> scratch;
   cpu::compute<double>({trial.op, reads, writes, trial.place, trial.dropout}, scratch);
+  std::vector<std::vector<std::int32_t>> slots(trial.tensors.size());
+  for (const std::size_t i : trial.writes) {
+    if (trial.tensors[i].dtype != Dtype::kInt32) continue;
+    slots[i].assign(trial.integers(i), trial.integers(i) + trial.tensors[i].shape.elements());
+  }
   trial.run(backend);
   double worst = 0;
   for (std::size_t w = 0; w < trial.writes.size(); ++w) {
@@ -135,6 +150,9 @@ double check_with_template(Trial& trial, Backend& backend) {
     Comparison comparison;
     for (std::size_t at = 0; at < wide[i].size(); ++at) {
       comparison.add(w, at, trial.floats(i)[at], wide[i][at]);
+    }
+    for (std::size_t at = 0; at < slots[i].size(); ++at) {
+      comparison.add(w, at, trial.integers(i)[at], slots[i][at]);
     }
     worst = std::max(worst, comparison.finish(trial.op));
   }

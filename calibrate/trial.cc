@@ -1,9 +1,10 @@
 // Numbers lie between -1 and 1, except where a logarithm or a root is taken of them: there between
-// 0 and 1. Ids are of the vocabulary.
+// 0 and 1. Ids are of the vocabulary, slots of experts those of some router.
 #include "calibrate/trial.h"
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "execute/hash.h"
 #include "sim/base/error.h"
@@ -148,12 +149,43 @@ void Trial::fill() {
       for (std::size_t at = 0; at < elements; ++at) kept[at] = hash(19, i, at) % 8 != 0 ? 1 : 0;
       continue;
     }
+    if (tensors[i].dtype == Dtype::kInt32) {
+      fill_slots(i);
+      continue;
+    }
     STEPCAST_CHECK(tensors[i].dtype == Dtype::kInt64, "executable() names other dtypes");
     const auto entries =
         static_cast<std::uint64_t>(std::max<std::int64_t>(1, place.batch.vocabulary));
     for (std::size_t at = 0; at < elements; ++at) {
       memory[i][at] = static_cast<std::int64_t>(hash(13, i, at) % entries);
     }
+  }
+}
+
+// A token's experts are neighbours, from any one on; of a permutation, which does not know how many
+// experts there are, choices lie apart in memory. No two have one slot; those beyond are dropped.
+void Trial::fill_slots(std::size_t i) {
+  std::int32_t* slots = integers(i);
+  const auto number = [](std::int64_t slot) { return static_cast<std::int32_t>(slot); };
+  if (const auto* route = std::get_if<Route>(&op)) {
+    std::vector<std::int64_t> filled(static_cast<std::size_t>(route->experts), 0);
+    for (std::int64_t choice = 0; choice < route->rows * route->chosen; ++choice) {
+      const auto token = static_cast<std::uint64_t>(choice / route->chosen);
+      const auto first = static_cast<std::int64_t>(hash(23, i, token) %
+                                                   static_cast<std::uint64_t>(route->experts));
+      const std::int64_t expert = (first + choice % route->chosen) % route->experts;
+      std::int64_t& next = filled[static_cast<std::size_t>(expert)];
+      slots[choice] =
+          number(next < route->capacity ? expert * route->capacity + next++ : -2 - expert);
+    }
+    return;
+  }
+  const auto* permute = std::get_if<Permute>(&op);
+  STEPCAST_CHECK(permute != nullptr, "slots are of a router or a permutation");
+  std::int64_t apart = permute->slots / 3 + 1;
+  while (std::gcd(apart, permute->slots) > 1) ++apart;
+  for (std::int64_t choice = 0; choice < permute->rows * permute->chosen; ++choice) {
+    slots[choice] = number(choice < permute->slots ? choice * apart % permute->slots : -2);
   }
 }
 

@@ -19,6 +19,9 @@ struct Trial {
   bool with_weight() const;  // a linear layer's product
   bool is_float(std::size_t i) const { return tensors[i].dtype == Dtype::kFp32; }
   float* floats(std::size_t i) { return reinterpret_cast<float*>(memory[i].data()); }
+  std::int32_t* integers(std::size_t i) {  // of an int32 tensor
+    return reinterpret_cast<std::int32_t*>(memory[i].data());
+  }
   void* data(std::size_t i) { return memory[i].data(); }
   std::vector<float> copy(std::size_t i);
   void run(Backend& backend);
@@ -35,6 +38,7 @@ struct Trial {
   void shrink_attention(std::int64_t positions);
   void shrink_rows(std::int64_t rows, std::int64_t fewer);
   void fill();
+  void fill_slots(std::size_t i);
 };
 
 }  // namespace stepcast

@@ -2,6 +2,7 @@
 #include "execute/backend.h"
 
 #include <cstring>
+#include <limits>
 
 namespace stepcast {
 
@@ -103,6 +104,11 @@ std::string unsupported(const Op& op) {
   const auto* update = std::get_if<Update>(&op);
   if (update != nullptr && !update->master && update->weight != Dtype::kFp32) {
     return "weights in bf16 need an fp32 master copy: an update is too small for their 8 bits";
+  }
+  const auto* route = std::get_if<Route>(&op);
+  if (route != nullptr &&
+      route->capacity > std::numeric_limits<std::int32_t>::max() / route->experts) {
+    return "more slots than 32 bits number";
   }
   const auto* pointwise = std::get_if<Pointwise>(&op);
   if (pointwise != nullptr && (pointwise->kind == PointwiseKind::kAmax ||

@@ -27,6 +27,7 @@ struct Place {
   std::int64_t tensor_ranks = 1;
   std::int64_t batch_tokens = 1;  // of the global batch, over which the loss is a mean
   ContextShare context = {};
+  std::int64_t expert_rank = 0;  // index among the ranks of Job::experts: which experts it has
 
   // The token, of those of the micro-batch that the rank's context has, 0 .. s b / c - 1, that row
   // `i` of a tensor of `rows` rows stands for; and its position in the sequence.
@@ -95,7 +96,7 @@ class Backend {
 };
 
 // "" or why no backend carries the op out yet: anything but fp32 and bf16, bf16 weights without a
-// master.
+// master, more slots than an int32 numbers.
 std::string unsupported(const Op& op);
 
 }  // namespace stepcast

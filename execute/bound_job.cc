@@ -10,6 +10,19 @@ namespace stepcast {
 
 namespace {
 
+// Ranks that work on sequences of their own (Batch in program.h).
+std::int64_t batch_ranks(const Mesh& mesh) {
+  return static_cast<std::int64_t>(mesh.degree(Axis::kExpert)) * mesh.degree(Axis::kData) *
+         mesh.degree(Axis::kReplica);
+}
+
+// Which of them a rank is, whatever the order of the axes.
+std::int64_t batch_rank(const Mesh& mesh, int rank) {
+  std::int64_t index = mesh.coordinate(rank, Axis::kReplica);
+  index = index * mesh.degree(Axis::kData) + mesh.coordinate(rank, Axis::kData);
+  return index * mesh.degree(Axis::kExpert) + mesh.coordinate(rank, Axis::kExpert);
+}
+
 Place place_of(const Job& job, int rank) {
   Place place;
   place.batch = job.batch;
@@ -18,7 +31,8 @@ Place place_of(const Job& job, int rank) {
   place.context = {job.batch.sequence_length, job.mesh.coordinate(rank, Axis::kContext),
                    job.mesh.degree(Axis::kContext)};
   place.batch_tokens = job.batch.sequence_length * job.batch.micro_batch * job.batch.micro_batches *
-                       job.mesh.degree(Axis::kData) * job.mesh.degree(Axis::kReplica);
+                       batch_ranks(job.mesh);
+  place.expert_rank = job.mesh.index_in_group(rank, job.experts);
   return place;
 }
 
@@ -44,10 +58,7 @@ BoundJob::BoundJob(const Job& job, int rank)
       index_(job),
       place_(place_of(job, rank)),
       stage_(job.mesh.stage(rank)),
-      share_rank_(job.mesh.index_in_group(rank, kStateAxes)),
-      batch_rank_(job.mesh.coordinate(rank, Axis::kData) +
-                  static_cast<std::int64_t>(job.mesh.degree(Axis::kData)) *
-                      job.mesh.coordinate(rank, Axis::kReplica)) {
+      batch_rank_(batch_rank(job.mesh, rank)) {
   const auto chunks = static_cast<std::size_t>(index_.chunks());
   const auto batches = static_cast<std::size_t>(job.batch.micro_batches);
   slots_.resize(job.tensors.size() * (1 + chunks + chunks * batches), nullptr);
@@ -104,7 +115,7 @@ std::vector<float> BoundJob::initial_values(TensorId id, std::int32_t chunk, dou
   }
   STEPCAST_CHECK(whole_flat >= 0, "a share is one of a flat");
   const Flat& list = job_.flats[static_cast<std::size_t>(whole_flat)];
-  for_pieces(job_, list, share_rank_, [&](const Piece& piece) {
+  for_pieces(job_, list, share_rank(list), [&](const Piece& piece) {
     initial.write(list.whole[piece.tensor], layer, piece.begin, piece.elements,
                   out.data() + piece.at);
   });
@@ -112,9 +123,7 @@ std::vector<float> BoundJob::initial_values(TensorId id, std::int32_t chunk, dou
 }
 
 std::int64_t BoundJob::first_sequence(const Call& call) const {
-  const auto data_ranks =
-      static_cast<std::int64_t>(job_.mesh.degree(Axis::kData)) * job_.mesh.degree(Axis::kReplica);
-  return (call.micro_batch * data_ranks + batch_rank_) * job_.batch.micro_batch;
+  return (call.micro_batch * batch_ranks(job_.mesh) + batch_rank_) * job_.batch.micro_batch;
 }
 
 Dropout BoundJob::dropout(const Op& op, std::span<const TensorId> reads,
@@ -167,9 +176,13 @@ bool BoundJob::is_flat(std::span<const TensorId> tensors) const {
   return !tensors.empty() && index_.flat_of(tensors[0]) >= 0;
 }
 
-// The share of `member` of kStateAxes of every flat that the tensors make up, padded.
-void BoundJob::collect_share(std::span<const TensorId> tensors, std::int64_t member,
-                            std::vector<Stretch>& out) {
+std::int64_t BoundJob::share_rank(const Flat& flat) const {
+  return job_.mesh.index_in_group(rank_, flat.axes);
+}
+
+// The share of a member, or of this rank, of every flat that the tensors make up, padded.
+void BoundJob::collect_share(std::span<const TensorId> tensors, std::optional<std::int64_t> member,
+                             std::vector<Stretch>& out) {
   for (std::size_t i = 0; i < tensors.size();) {
     const int number = index_.flat_of(tensors[i]);
     STEPCAST_CHECK(number >= 0, "shares are of flats");
@@ -179,7 +192,7 @@ void BoundJob::collect_share(std::span<const TensorId> tensors, std::int64_t mem
                                   tensors.begin() + static_cast<std::ptrdiff_t>(i)),
                    "a collective takes a flat whole");
     std::int64_t filled = 0;
-    for_pieces(job_, flat, member, [&](const Piece& piece) {
+    for_pieces(job_, flat, member.value_or(share_rank(flat)), [&](const Piece& piece) {
       out.push_back(stretch(flat.whole[piece.tensor]).part(piece.begin, piece.elements));
       filled += piece.elements;
     });
@@ -207,17 +220,17 @@ void BoundJob::carried(const Transfer& transfer, std::span<const TensorId> reads
     if (transfer.bytes.count >= bytes) return;
     // Fewer bytes than the tensors hold: this rank's share of them.
     out.out.clear();
-    return collect_share(writes, share_rank_, out.out);
+    return collect_share(writes, std::nullopt, out.out);
   }
   const bool scatters = transfer.kind == TransferKind::kReduceScatter;
   const bool flat = is_flat(scatters ? reads : writes);
-  if (transfer.kind == TransferKind::kSendReceive) {
+  if (transfer.kind == TransferKind::kSendReceive || transfer.kind == TransferKind::kAllToAll) {
     collect(reads, out.in);
     return collect(writes, out.out);
   }
   const auto side = [&](std::span<const TensorId> tensors, bool whole, std::vector<Stretch>& to) {
     if (flat && whole) return collect_flat(tensors, members, to);
-    if (flat && is_flat(tensors)) return collect_share(tensors, share_rank_, to);
+    if (flat && is_flat(tensors)) return collect_share(tensors, std::nullopt, to);
     collect(tensors, to);
   };
   side(reads, scatters, out.in);
@@ -228,10 +241,17 @@ void BoundJob::carried(const Transfer& transfer, std::span<const TensorId> reads
       "a member's piece is its share of the whole");
 }
 
-bool BoundJob::counts(TensorId gradient) const {
-  const bool copy = tensor(gradient).cut == Cut::kWhole && place_.tensor_rank > 0;
+bool BoundJob::counts(TensorId gradient, bool sharded) const {
+  const Tensor& one = tensor(gradient);
+  const bool of_rank = one.experts > 0 && job_.experts.has(Axis::kTensor);
+  const bool copy = one.cut == Cut::kWhole && place_.tensor_rank > 0 && !of_rank;
   const bool twice = index_.at_both_ends(gradient) && stage_ > 0;
-  return !copy && !twice;
+  bool dense_copy = false;
+  for (const Axis axis : job_.mesh.order) {
+    if (axis == Axis::kTensor || !job_.experts.has(axis)) continue;
+    dense_copy = dense_copy || job_.mesh.coordinate(rank_, axis) > 0;
+  }
+  return !copy && !twice && (sharded || one.experts > 0 || !dense_copy);
 }
 
 std::vector<Stretch> BoundJob::counted(const Update& op, std::span<const TensorId> reads) {
@@ -244,14 +264,14 @@ std::vector<Stretch> BoundJob::counted(const Update& op, std::span<const TensorI
     const int share = index_.flat_of_share(id);
     const int flat = share >= 0 ? share : op.elements < whole ? index_.flat_of(id) : -1;
     if (flat < 0) {
-      if (counts(id)) out.push_back(stretch(id));
+      if (counts(id, false)) out.push_back(stretch(id));
       ++i;
       continue;
     }
     const Flat& list = job_.flats[static_cast<std::size_t>(flat)];
-    for_pieces(job_, list, share_rank_, [&](const Piece& piece) {
+    for_pieces(job_, list, share_rank(list), [&](const Piece& piece) {
       const TensorId part = list.whole[piece.tensor];
-      if (!counts(part)) return;
+      if (!counts(part, true)) return;
       out.push_back(share >= 0 ? stretch(id).part(piece.at, piece.elements)
                                : stretch(part).part(piece.begin, piece.elements));
     });
@@ -311,7 +331,8 @@ std::vector<StateStretch> BoundJob::owned(const Update& op, std::span<const Tens
   }
   const int flat = index_.flat_of(weights[0]);
   STEPCAST_CHECK(flat >= 0, "an update of a share names the tensors of a flat");
-  for_pieces(job_, job_.flats[static_cast<std::size_t>(flat)], share_rank_,
+  const Flat& list = job_.flats[static_cast<std::size_t>(flat)];
+  for_pieces(job_, list, share_rank(list),
              [&](const Piece& p) { add(p.tensor, p.begin, p.at, p.elements); });
   return out;
 }
@@ -322,7 +343,7 @@ std::vector<Stretch> BoundJob::share_for_copy(const Pointwise& op, std::span<con
   if (op.kind != PointwiseKind::kCast || !is_flat(reads)) return out;
   std::int64_t whole = 0;
   for (const TensorId id : reads) whole += tensor(id).shape.elements();
-  if (tensor(writes[0]).shape.elements() < whole) collect_share(reads, share_rank_, out);
+  if (tensor(writes[0]).shape.elements() < whole) collect_share(reads, std::nullopt, out);
   return out;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,7 +44,8 @@ struct StateStretch {
 // What a collective takes from this rank and where its result goes, in the order in which the
 // numbers travel. all_reduce: `out` alone, in place. reduce_scatter: `in` is everybody's pieces,
 // member by member, `out` one's own; all_gather the other way round. A shift: `in` goes to the next
-// member, `out` comes from the one before.
+// member, `out` comes from the one before; an all-to-all: an equal part of each `in` to each member,
+// and as many from them into the `out` at its place.
 struct Carried {
   std::vector<Stretch> in, out;
 };
@@ -88,7 +90,7 @@ class BoundJob {
   std::span<const std::int64_t> tokens(TensorId id, const Call& call, std::int64_t step,
                                        const Corpus& corpus);
 
-  // The group's members are those of kStateAxes where a flat is carried. Of the current call.
+  // The group's members are those of the flat's axes where one is carried. Of the current call.
   void carried(const Transfer& transfer, std::span<const TensorId> reads,
                std::span<const TensorId> writes, std::size_t members, Carried& out);
   // The stretches whose squares count on this rank: each element of the model once (see Update in
@@ -109,20 +111,20 @@ class BoundJob {
   const JobIndex index_;
   Place place_;
   const int stage_;
-  const std::int64_t share_rank_;  // index among kStateAxes: which share of a flat
-  const std::int64_t batch_rank_;  // among data x replica: which part of the batch
+  const std::int64_t batch_rank_;  // among expert x data x replica: which part of the batch
   Call call_;
 
  private:
   // Of a call's micro-batch, among the global batch of a step.
   std::int64_t first_sequence(const Call& call) const;
   void collect(std::span<const TensorId> tensors, std::vector<Stretch>& out);
-  void collect_share(std::span<const TensorId> tensors, std::int64_t member,
+  std::int64_t share_rank(const Flat& flat) const;  // which share of it is this rank's
+  void collect_share(std::span<const TensorId> tensors, std::optional<std::int64_t> member,
                      std::vector<Stretch>& out);
   void collect_flat(std::span<const TensorId> tensors, std::size_t members,
                     std::vector<Stretch>& out);
   bool is_flat(std::span<const TensorId> tensors) const;
-  bool counts(TensorId gradient) const;
+  bool counts(TensorId gradient, bool sharded) const;
   std::size_t gradients_of(const Update& op, std::size_t reads, std::size_t writes,
                            bool norm) const;
 

@@ -45,7 +45,6 @@ std::string context_fault(const Job& job, const Attention& op, std::string other
 
 std::string executable(const Job& job) {
   if (job.batch == Batch{}) return "the job does not say its batch";
-  if (job.mesh.degree(Axis::kExpert) > 1) return "expert parallelism is not carried out yet";
   for (const Op& op : job.ops) {
     std::string fault = unsupported(op);
     if (fault.empty() && drops(op)) fault = dropout_fault(job, op);
@@ -54,13 +53,16 @@ std::string executable(const Job& job) {
   }
   for (const Tensor& tensor : job.tensors) {
     if (tensor.dtype == Dtype::kFp32 || tensor.dtype == Dtype::kBf16) continue;
-    // Bytes are masks, and buffers that nothing computes on.
-    if (tensor.dtype == Dtype::kInt64 || tensor.dtype == Dtype::kUint8) continue;
+    // Bytes are masks, and buffers that nothing computes on; int32 are slots of experts.
+    if (tensor.dtype == Dtype::kInt64 || tensor.dtype == Dtype::kUint8 ||
+        tensor.dtype == Dtype::kInt32) {
+      continue;
+    }
     return fmt::format("tensor {} is {}; only fp32 and bf16 are carried out yet",
                        label_text(job, tensor.label), dtype_name(tensor.dtype));
   }
   for (const Transfer& transfer : job.transfers) {
-    if (transfer.kind == TransferKind::kBroadcast || transfer.kind == TransferKind::kAllToAll) {
+    if (transfer.kind == TransferKind::kBroadcast) {
       return fmt::format("{} is not carried out yet", transfer_name(transfer.kind));
     }
   }

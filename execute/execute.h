@@ -5,7 +5,8 @@
 // which is one of the orders that Record and Wait allow. Receives and collectives block, sends do
 // not; verify() has proved that this cannot lock. Any legal plan of one model and one batch gives
 // the same losses, up to the order in which float sums are taken: weights begin as the same numbers
-// (job_index.h) and every rank takes its share of the same tokens (data.h).
+// (job_index.h) and every rank takes its share of the same tokens (data.h). Only where experts drop
+// tokens does it hang on the layout, which: each rank gives an expert so many of its own (Route).
 //
 // Numbers are stored as the Job says, fp32 or bf16 with an fp32 master copy of the weights, and
 // computed in fp32 (executable() says what is in the way). Dropout drops the same elements whatever

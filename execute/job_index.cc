@@ -115,15 +115,20 @@ void InitialValues::write_share(TensorId weight, std::int64_t first_layer, std::
   const std::int64_t all_columns =
       tensor.cut == Cut::kColumns ? columns * place.tensor_ranks : columns;
   const std::int64_t first_column = tensor.cut == Cut::kColumns ? columns * place.tensor_rank : 0;
+  const std::int64_t matrices = std::max<std::int64_t>(tensor.experts, 1);
+  const std::int64_t rows = tensor.shape.sizes[0] / matrices;
+  const std::int64_t all_rows = tensor.cut == Cut::kRows ? rows * place.tensor_ranks : rows;
+  const std::int64_t first_matrix = place.expert_rank * tensor.experts;
   const std::int64_t layer = tensor.label.layer < 0 ? -1 : first_layer + tensor.label.layer;
   const std::uint64_t name =
       hash(hash(seed, job.names[static_cast<std::size_t>(tensor.label.name)]),
            static_cast<std::uint64_t>(layer), 0);
   for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t row = (begin + i) / columns, before = 0;
+    const std::int64_t matrix = first_matrix + (begin + i) / columns / rows;
+    std::int64_t row = (begin + i) / columns % rows, before = 0;
     if (tensor.cut == Cut::kRows) {
       // Row r of a part of P rows here is row (tensor rank) P + r of that part in the model.
-      std::int64_t part = tensor.parts[0] > 0 ? tensor.parts[0] : tensor.shape.sizes[0];
+      std::int64_t part = tensor.parts[0] > 0 ? tensor.parts[0] : rows;
       for (std::size_t p = 1; p < kPartsMax && row >= part && tensor.parts[p] > 0; ++p) {
         row -= part;
         before += part * place.tensor_ranks;
@@ -131,6 +136,7 @@ void InitialValues::write_share(TensorId weight, std::int64_t first_layer, std::
       }
       row += before + place.tensor_rank * part;
     }
+    row += matrix * all_rows;
     const std::int64_t element = row * all_columns + first_column + (begin + i) % columns;
     const std::uint64_t bits = hash(name, 1, static_cast<std::uint64_t>(element));
     const double radius = std::sqrt(-2 * std::log(1 - unit(bits)));

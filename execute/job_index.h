@@ -59,7 +59,7 @@ inline std::int64_t flat_elements(const Job& job, const Flat& flat) {
   return sum;
 }
 inline std::int64_t share_elements(const Job& job, const Flat& flat) {
-  const std::int64_t ranks = job.mesh.group_size(kStateAxes);
+  const std::int64_t ranks = job.mesh.group_size(flat.axes);
   return (flat_elements(job, flat) + ranks - 1) / ranks;
 }
 
@@ -79,8 +79,8 @@ void for_pieces(const Job& job, const Flat& flat, std::int64_t rank, Function fu
 
 // Writes the initial values of a weight's elements [begin, begin + count): ones for a norm's gain,
 // zeros for other vectors, and normal numbers of the given deviation for matrices, made from the
-// weight's name, its layer in the model and the element's row and column there. So all plans begin
-// with the same weights.
+// weight's name, its layer in the model and the element's row and column there; those of experts as
+// if all of the model's lay one behind the other. So all plans begin with the same weights.
 struct InitialValues {
   const Job& job;
   const JobIndex& index;

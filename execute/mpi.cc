@@ -74,6 +74,12 @@ class MpiTransport final : public Transport {
     }
   }
 
+  void all_to_all(const Group& group, std::span<const std::byte> mine,
+                  std::span<std::byte> all) override {
+    const int part = count(mine.size() / group.members.size());
+    MPI_Alltoall(mine.data(), part, MPI_BYTE, all.data(), part, MPI_BYTE, communicator(group));
+  }
+
   void send(int to, Stream stream, std::span<const std::byte> message) override {
     forget_arrived();
     Sent& sent = sent_.emplace_back();

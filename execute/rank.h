@@ -51,6 +51,7 @@ class Rank : private BoundJob {
   static void unpack(std::span<const float> values, std::span<const Stretch> stretches);
   void all_reduce(const Transfer& transfer, const Group& members);
   void shift(const Transfer& transfer, const Group& members, Stream stream);
+  void all_to_all(const Transfer& transfer, const Group& members);
   void count_sent(const Transfer& transfer, std::span<const Stretch> stretches);
 
   const ExecuteOptions& options_;

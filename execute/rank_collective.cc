@@ -13,6 +13,10 @@ namespace stepcast {
 
 namespace {
 
+std::span<std::byte> bytes_of(const Stretch& s) {
+  return {s.data, static_cast<std::size_t>(s.bytes())};
+}
+
 Part part_of(Axis axis) {
   switch (axis) {
     case Axis::kTensor: return Part::kTensor;
@@ -84,15 +88,21 @@ void Rank::all_reduce(const Transfer& transfer, const Group& members) {
 // All members at once: nobody's send waits for its receive.
 void Rank::shift(const Transfer& transfer, const Group& members, Stream stream) {
   const std::size_t n = members.members.size(), me = members.index;
-  const auto bytes = [](const Stretch& s) {
-    return std::span<std::byte>(s.data, static_cast<std::size_t>(s.bytes()));
-  };
   count_sent(transfer, carried_.out);
   for (const Stretch& one : carried_.in) {
-    transport_.send(members.members[(me + 1) % n], stream, bytes(one));
+    transport_.send(members.members[(me + 1) % n], stream, bytes_of(one));
   }
   for (const Stretch& one : carried_.out) {
-    transport_.receive(members.members[(me + n - 1) % n], stream, bytes(one));
+    transport_.receive(members.members[(me + n - 1) % n], stream, bytes_of(one));
+  }
+}
+
+// Tensor by tensor, as they are stored.
+void Rank::all_to_all(const Transfer& transfer, const Group& members) {
+  count_sent(transfer, carried_.in);
+  for (std::size_t i = 0; i < carried_.in.size(); ++i) {
+    STEPCAST_CHECK(carried_.in[i].data != carried_.out[i].data, "an all-to-all is not in place");
+    transport_.all_to_all(members, bytes_of(carried_.in[i]), bytes_of(carried_.out[i]));
   }
 }
 
@@ -106,6 +116,8 @@ void Rank::collective(const Body& body, const Collective& collective) {
     all_reduce(transfer, members);
   } else if (transfer.kind == TransferKind::kSendReceive) {
     shift(transfer, members, collective.stream);
+  } else if (transfer.kind == TransferKind::kAllToAll) {
+    all_to_all(transfer, members);
   } else {
     const bool scatters = transfer.kind == TransferKind::kReduceScatter;
     count_sent(transfer, scatters ? carried_.in : carried_.out);

@@ -32,6 +32,7 @@ class Exchange {
     std::condition_variable changed;
     std::vector<float*> data;  // what the members showed
     std::vector<const float*> inputs;
+    std::vector<const std::byte*> bytes;
     std::size_t arrived = 0;
     std::atomic<std::uint64_t> round{0};
   };
@@ -50,6 +51,7 @@ class Exchange {
       found = std::make_unique<Meeting>();
       found->data.resize(group.members.size());
       found->inputs.resize(group.members.size());
+      found->bytes.resize(group.members.size());
     }
     return *found;
   }
@@ -204,6 +206,18 @@ class ThreadTransport final : public Transport {
     exchange_->wait(meeting);
   }
 
+  void all_to_all(const Group& group, std::span<const std::byte> mine,
+                  std::span<std::byte> all) override {
+    Exchange::Meeting& meeting = exchange_->meeting(group);
+    meeting.bytes[group.index] = mine.data();
+    exchange_->wait(meeting);
+    const std::size_t part = mine.size() / group.members.size();
+    for (std::size_t member = 0; member < group.members.size(); ++member) {
+      std::copy_n(meeting.bytes[member] + group.index * part, part, all.data() + member * part);
+    }
+    exchange_->wait(meeting);
+  }
+
   void send(int to, Stream stream, std::span<const std::byte> message) override {
     exchange_->send(rank_, to, stream, message);
   }
@@ -250,6 +264,10 @@ class LoneTransport : public Transport {
   void reduce_scatter(const Group&, std::span<const float> all, std::span<float> mine,
                       Reduction) override {
     std::copy_n(all.begin(), mine.size(), mine.begin());
+  }
+  void all_to_all(const Group&, std::span<const std::byte> mine,
+                  std::span<std::byte> all) override {
+    std::copy(mine.begin(), mine.end(), all.begin());
   }
   void send(int, Stream, std::span<const std::byte>) override {}
   double receive(int, Stream, std::span<std::byte> message) override {

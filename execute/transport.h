@@ -36,6 +36,10 @@ class Transport {
   // The sum over the members of their `all`; this rank's piece of it into `mine`.
   virtual void reduce_scatter(const Group& group, std::span<const float> all,
                               std::span<float> mine, Reduction reduction) = 0;
+  // `mine` in equal parts, one for each member in their order; into `all` what the members have for
+  // this one, in their order.
+  virtual void all_to_all(const Group& group, std::span<const std::byte> mine,
+                          std::span<std::byte> all) = 0;
   virtual void send(int to, Stream stream, std::span<const std::byte> message) = 0;
   // Seconds that it waited for the message to be there. `stream` is the sender's.
   virtual double receive(int from, Stream stream, std::span<std::byte> message) = 0;
@@ -49,9 +53,9 @@ class Transport {
 // of the ranks: the same numbers whatever the threads do.
 std::vector<std::unique_ptr<Transport>> make_thread_transports(int ranks);
 
-
 // Of a rank that runs without the others: sums are its own, what it gathers is its own part again
-// and again, a message is lost, and none comes: what is received are zeros.
+// and again (in an all-to-all, what it has for the others), a message is lost, and none comes: what
+// is received are zeros.
 std::unique_ptr<Transport> make_lone_transport(int rank);
 
 }  // namespace stepcast

@@ -69,6 +69,7 @@ class FragmentWriter {
   void settle(std::size_t flight, std::int32_t now);
   void settle_what_touches(const Node& node, Stream stream, std::int32_t now);
   void compute(const Node& node, const Op& op);
+  EventId free_event();
   void exchange(std::int32_t at, const Exchange& exchange);
   bool is_product_on(std::int32_t at, ValueId taken, ValueId made) const;
   std::int16_t pieces(std::int32_t at, const Exchange& exchange) const;
@@ -181,6 +182,21 @@ std::int16_t FragmentWriter::pieces(std::int32_t at, const Exchange& exchange) c
   return goes ? options_.pieces : std::int16_t{1};
 }
 
+// Exchanges do not land in the order in which they leave: an event that is next in turn may still
+// stand for one.
+EventId FragmentWriter::free_event() {
+  const auto taken = [&](EventId event) {
+    return std::any_of(flights_.begin(), flights_.end(),
+                       [&](const Flight& flight) { return flight.event == event; });
+  };
+  EventId event;
+  do {
+    event = static_cast<EventId>(kTensorDone + next_event_);
+    next_event_ = static_cast<EventId>((next_event_ + 1) % kTensorDones);
+  } while (taken(event));
+  return event;
+}
+
 void FragmentWriter::exchange(std::int32_t at, const Exchange& exchange) {
   const Node& node = nodes_[static_cast<std::size_t>(at)];
   allocate(node);
@@ -198,8 +214,7 @@ void FragmentWriter::exchange(std::int32_t at, const Exchange& exchange) {
   } else if (exchange.kind == ExchangeKind::kAllToAll) {
     transfer.kind = TransferKind::kAllToAll;
   }
-  const auto done = static_cast<EventId>(kTensorDone + next_event_);
-  next_event_ = static_cast<EventId>((next_event_ + 1) % kTensorDones);
+  const EventId done = free_event();
   out_.code.emplace_back(Record{Stream::kCompute, kComputeReady});
   out_.code.emplace_back(Wait{stream, kComputeReady});
   out_.code.emplace_back(Collective{tables_.transfer(transfer), operands(node),
@@ -228,7 +243,7 @@ Fragment FragmentWriter::run() {
       settle_what_touches(node, Stream::kCompute, n - 1);
       compute(node, *op);
     } else {
-      // An event must not be recorded again before its Wait stands.
+      // An event must not be recorded again before its Wait stands; one is free for this exchange.
       if (flights_.size() + 1 >= static_cast<std::size_t>(kTensorDones)) settle(0, n - 1);
       const auto& what = std::get<Exchange>(node.work);
       settle_what_touches(node, stream_of(what.axes), n - 1);

@@ -22,9 +22,9 @@ void compute(const Work& work, Scratch<Real>& scratch) {
       [&](const Pointwise& op) { run<Real>(op, work, scratch); },
       [&](const Gather& op) { run<Real>(op, work); }, [&](const Loss& op) { run<Real>(op, work); },
       [&](const Update&) { STEPCAST_CHECK(false, "the interpreter takes Updates apart"); },
-      [&](const Route&) { STEPCAST_CHECK(false, "no kernel of experts yet"); },
-      [&](const Permute&) { STEPCAST_CHECK(false, "no kernel of experts yet"); },
-      [&](const Regroup&) { STEPCAST_CHECK(false, "no kernel of experts yet"); });
+      [&](const Route& op) { run<Real>(op, work, scratch); },
+      [&](const Permute& op) { run<Real>(op, work, scratch); },
+      [&](const Regroup& op) { run<Real>(op, work); });
 }
 
 template void compute<float>(const Work&, Scratch<float>&);

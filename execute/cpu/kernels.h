@@ -21,6 +21,8 @@ struct Scratch {
   std::vector<float> factors;           // of dropout, of one row of scores
   std::vector<Real> rotary;             // (positions, head_dim / 2, 2): cos, sin
   std::int64_t rotary_head_dim = 0;
+  std::vector<Real> activated;               // one row of a weighted activation
+  std::vector<std::int64_t> experts, taken;  // of a router; what takes each slot of a permutation
 };
 
 template <class Real>
@@ -38,6 +40,15 @@ template <class Real>
 void run(const Gather& op, const Work& work);
 template <class Real>
 void run(const Loss& op, const Work& work);
+template <class Real>
+void run(const Route& op, const Work& work, Scratch<Real>& scratch);
+template <class Real>
+void run(const Permute& op, const Work& work, Scratch<Real>& scratch);
+template <class Real>
+void run(const Regroup& op, const Work& work);
+// REQUIRES: op.weighted.
+template <class Real>
+void run_weighted(const Pointwise& op, const Work& work, Scratch<Real>& scratch);
 
 template <class Real>
 Real* values(const Operand& operand) {

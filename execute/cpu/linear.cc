@@ -1,5 +1,6 @@
 // Products of linear layers, and the batched products of attention without a fused kernel: one
-// multiply() a layer, one a sequence and head.
+// multiply() a layer or expert, one a sequence and head.
+#include <algorithm>
 #include <type_traits>
 
 #include "execute/cpu/gemm.h"
@@ -12,38 +13,43 @@ namespace stepcast::cpu {
 
 namespace {
 
+// sums (m) = the column sums of a (k, m), added to what is there or not.
+template <class Real>
+void bias_gradient(const Gemm& op, const Real* a, Real* sums) {
+  for (std::int64_t j = 0; j < op.m && !op.accumulate; ++j) sums[j] = 0;
+  for (std::int64_t i = 0; i < op.k; ++i) {
+    if constexpr (std::is_same_v<Real, float>) {
+      loops().add_to(sums, a + i * op.m, op.m);
+    } else {
+      for (std::int64_t j = 0; j < op.m; ++j) sums[j] += a[i * op.m + j];
+    }
+  }
+}
+
+// Expert by expert, whose operands lie one behind the other; without experts there is one.
 template <class Real>
 void linear(const Gemm& op, const Work& work) {
-  const Real* a = values<Real>(work.reads[0]);
-  const Real* b = values<Real>(work.reads[1]);
-  Real* c = values<Real>(work.writes[0]);
-  double beta = op.accumulate ? 1 : 0;
-  switch (op.role) {
-    case GemmRole::kForward: {
-      if (op.bias) {
-        const Real* bias = values<Real>(work.reads[2]);
-        for (std::int64_t i = 0; i < op.m; ++i) {
-          for (std::int64_t j = 0; j < op.n; ++j) c[i * op.n + j] = bias[j];
+  for (std::int64_t expert = 0; expert < op.batch; ++expert) {
+    const Real* a = values<Real>(work.reads[0]) + expert * op.m * op.k;
+    const Real* b = values<Real>(work.reads[1]) + expert * op.k * op.n;
+    Real* c = values<Real>(work.writes[0]) + expert * op.m * op.n;
+    double beta = op.accumulate ? 1 : 0;
+    switch (op.role) {
+      case GemmRole::kForward:
+        if (op.bias) {
+          const Real* bias = values<Real>(work.reads[2]) + expert * op.n;
+          for (std::int64_t i = 0; i < op.m; ++i) std::copy_n(bias, op.n, c + i * op.n);
+          beta = 1;
         }
-        beta = 1;
-      }
-      return multiply<Real>(op.m, op.n, op.k, 1, {a, op.k, false}, {b, op.k, true}, beta, c, op.n);
-    }
-    case GemmRole::kInputGradient:
-      return multiply<Real>(op.m, op.n, op.k, 1, {a, op.k, false}, {b, op.n, false}, beta, c, op.n);
-    case GemmRole::kWeightGradient: {
-      multiply<Real>(op.m, op.n, op.k, 1, {a, op.m, true}, {b, op.n, false}, beta, c, op.n);
-      if (!op.bias) return;
-      Real* sums = values<Real>(work.writes[1]);
-      for (std::int64_t j = 0; j < op.m && !op.accumulate; ++j) sums[j] = 0;
-      for (std::int64_t i = 0; i < op.k; ++i) {
-        if constexpr (std::is_same_v<Real, float>) {
-          loops().add_to(sums, a + i * op.m, op.m);
-        } else {
-          for (std::int64_t j = 0; j < op.m; ++j) sums[j] += a[i * op.m + j];
-        }
-      }
-      return;
+        multiply<Real>(op.m, op.n, op.k, 1, {a, op.k, false}, {b, op.k, true}, beta, c, op.n);
+        break;
+      case GemmRole::kInputGradient:
+        multiply<Real>(op.m, op.n, op.k, 1, {a, op.k, false}, {b, op.n, false}, beta, c, op.n);
+        break;
+      case GemmRole::kWeightGradient:
+        multiply<Real>(op.m, op.n, op.k, 1, {a, op.m, true}, {b, op.n, false}, beta, c, op.n);
+        if (op.bias) bias_gradient(op, a, values<Real>(work.writes[1]) + expert * op.m);
+        break;
     }
   }
 }

@@ -343,6 +343,7 @@ void each(const Pointwise& op, const Work& work, Function function) {
 
 template <class Real>
 void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
+  if (op.weighted) return run_weighted<Real>(op, work, scratch);
   if constexpr (kFast<Real>) {
     if (run_fast(op, work)) return;
   }

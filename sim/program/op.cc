@@ -223,10 +223,7 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kUnflatten: break;
   }
   if (!p.weighted) return;
-  const bool backward = p.kind == PointwiseKind::kGeluBackward ||
-                        p.kind == PointwiseKind::kSwigluBackward ||
-                        p.kind == PointwiseKind::kGegluBackward;
-  sum.add({backward ? 2 : 1, p.rows}, kStatistics);
+  sum.add({is_activation_gradient(p.kind) ? 2 : 1, p.rows}, kStatistics);
 }
 
 void count_traffic(const Gather& g, ByteCount& sum) {

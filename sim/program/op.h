@@ -174,6 +174,10 @@ std::string_view pointwise_name(PointwiseKind kind);
 constexpr bool is_activation(PointwiseKind kind) {
   return kind >= PointwiseKind::kGelu && kind <= PointwiseKind::kGegluBackward;
 }
+constexpr bool is_activation_gradient(PointwiseKind kind) {
+  return kind == PointwiseKind::kGeluBackward || kind == PointwiseKind::kSwigluBackward ||
+         kind == PointwiseKind::kGegluBackward;
+}
 
 // Megatron-LM's (megatron/model/utils.py, attention_mask_func): the exponential of nothing.
 inline constexpr double kMaskedScore = -10000;
@@ -225,8 +229,10 @@ struct Loss {
 
 // The optimizer's work on `elements` of the training state that this rank owns.
 //   kSquaredNorm   gradients..., sum (1) fp32               -> sum, the squares added
-//                  Each element of the model counts once: a weight that is not cut over the tensor
-//                  axis on the first tensor rank, one that both ends hold on the first stage.
+//                  Each element of the model counts once: a weight that both ends hold on the
+//                  first stage; one that is not cut over the tensor axis on the first tensor rank,
+//                  but experts' on all where Job::experts has that axis; and one of no expert,
+//                  where state is not sharded (Flat), on the first rank of Job::experts' other axes
 //   kAdamW         gradients..., norm, master?, moments     -> weights..., master?, moments
 enum class UpdatePart : std::uint8_t { kSquaredNorm, kAdamW };
 
@@ -246,10 +252,11 @@ struct Update {
 //
 // The router. A token's weights are the softmax over its chosen experts, those with the highest
 // logits (of equal ones the first): Mixtral's, and the same as the softmax over all, made to sum
-// to one again. A slot is a place among experts * capacity, expert by expert; -1: dropped.
-//   kForward   logits (rows, experts)  -> weights (rows, chosen) fp32, slots (rows, chosen) int32
+// to one again. A slot is a place among experts * capacity, expert by expert. A choice that was
+// dropped has none: there stands -2 - expert.
+//   kForward   logits (rows, experts)  -> weights (rows, chosen) fp32, slots (rows, chosen) int32:
+//              a row's choices from the highest logit down
 //   kBackward  d_weights, weights, slots-> d_logits: of what was dropped d_weights is zero
-//   The expert of a dropped choice is kept as -2 - expert.
 struct Route {
   Pass pass = Pass::kForward;
   std::int64_t rows = 0, experts = 0, chosen = 0, capacity = 0;

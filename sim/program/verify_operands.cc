@@ -49,10 +49,7 @@ Arity arity(const Norm& n) {
 
 Arity arity(const Pointwise& p) {
   if (p.weighted) {  // of one tensor that holds gate and up
-    const bool backward = p.kind == PointwiseKind::kGeluBackward ||
-                          p.kind == PointwiseKind::kSwigluBackward ||
-                          p.kind == PointwiseKind::kGegluBackward;
-    return backward ? Arity{{3, 3}, {2, 2}} : Arity{{2, 2}, {1, 1}};
+    return is_activation_gradient(p.kind) ? Arity{{3, 3}, {2, 2}} : Arity{{2, 2}, {1, 1}};
   }
   switch (p.kind) {
     case PointwiseKind::kAdd: return {{2, 3}, {1, 1}};

@@ -62,13 +62,22 @@ Model llama() {
   return model;
 }
 
+// Three of eight experts, some of which drop tokens.
+Model with_experts(Model model) {
+  model.experts = 8;
+  model.experts_per_token = 3;
+  model.expert_ffn = 24;
+  return model;
+}
+
 TEST(Reference, FindsNothingWrongWithTheKernels) {
   for (const bool fused : {true, false}) {
-    for (const Model& model : {gpt(), llama()}) {
+    for (const Model& model : {gpt(), llama(), with_experts(llama())}) {
       Plan plan = plan_of(fused);
       for (const std::int64_t tensor : {1, 2}) {
         plan.tensor = tensor;
         plan.sequence_parallel = tensor > 1;
+        if (model.experts > 0) plan.expert = tensor;
         const Job job = lowered(model, plan);
         const auto backend = make_cpu_backend(1);
         const KernelCheck check = check_kernels(job, *backend);
@@ -87,6 +96,7 @@ TEST(Reference, FindsEveryKernelThatIsWrong) {
     plan.fused_attention = fused;
     Model model = llama_model(1, 16, 4, 2, 24, 61);
     model.qk_norm = true;
+    if (fused) model = with_experts(model);
     const Job job = lowered(model, plan);
     for (const Op& op : job.ops) {
       const auto* pointwise = std::get_if<Pointwise>(&op);

@@ -45,6 +45,14 @@ Model small_qwen() {
   return model;
 }
 
+// All take every token, so that bf16's logits choose no others than fp32's.
+Model small_experts() {
+  Model model = small_llama();
+  model.experts = model.experts_per_token = 2;
+  model.expert_ffn = 24;
+  return model;
+}
+
 Plan mixed_plan(Dtype gradients) {
   Plan plan = executable_plan(8, 8);
   plan.compute = Dtype::kBf16;
@@ -84,6 +92,8 @@ std::vector<MixedCase> cases() {
        [](Plan& p) { p.data = 4, p.zero = 3, p.shard_group = 2; }},
       {"tensor2_sequence_pipeline2", small_llama, kMain,
        [](Plan& p) { p.tensor = p.pipeline = 2, p.sequence_parallel = true; }},
+      {"experts2_data2_zero1", small_experts, kNarrow,
+       [](Plan& p) { p.expert = p.data = 2, p.zero = 1; }},
       {"tensor2_pipeline2_zero1_tied", small_qwen, kNarrow,
        [](Plan& p) { p.tensor = p.pipeline = p.data = 2, p.zero = 1; }},
   };

@@ -138,6 +138,52 @@ TEST(InitialValues, AreTheSameHoweverAWeightIsCut) {
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(whole.size())), 0.02, 0.002);
 }
 
+// Four experts of 6 rows (two packed parts of 3) and 4 columns: on one rank; two on each of two
+// ranks; cut by rows, and by columns, over two tensor ranks.
+TEST(InitialValues, OfExpertsAreTheSameWhereverTheyAre) {
+  const auto values = [](Shape shape, std::int64_t experts, Cut cut, std::int64_t part,
+                         const Place& place) {
+    JobBuilder b;
+    const TensorId id = b.resident("fc1.weight", shape);
+    b.job.tensors.back().experts = experts;
+    b.job.tensors.back().cut = cut;
+    if (cut == Cut::kRows) b.job.tensors.back().parts = {part, part};
+    std::vector<float> out(static_cast<std::size_t>(shape.elements()));
+    const JobIndex index(b.job);
+    InitialValues{b.job, index, place, 0.02, 1}.write(id, 0, 0, shape.elements(), out.data());
+    return out;
+  };
+  Place alone;
+  const std::vector<float> all = values({24, 4}, 4, Cut::kWhole, 0, alone);
+  EXPECT_EQ(std::set<float>(all.begin(), all.end()).size(), all.size());
+  std::vector<float> joined;
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    Place place;
+    place.expert_rank = rank;
+    const std::vector<float> part = values({12, 4}, 2, Cut::kWhole, 0, place);
+    joined.insert(joined.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(joined, all);
+
+  // Two parts of 4 rows: here, of each expert, rows 0 1 | 4 5 or 2 3 | 6 7.
+  const std::vector<float> whole = values({32, 4}, 4, Cut::kWhole, 0, alone);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    Place place;
+    place.tensor_ranks = 2;
+    place.tensor_rank = static_cast<std::int64_t>(rank);
+    const std::vector<float> rows = values({16, 4}, 4, Cut::kRows, 2, place);
+    const std::vector<float> columns = values({32, 2}, 4, Cut::kColumns, 0, place);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t expert = i / 16, row = i / 4 % 4;
+      const std::size_t there = 8 * expert + row / 2 * 4 + 2 * rank + row % 2;
+      ASSERT_EQ(rows[i], whole[there * 4 + i % 4]) << rank << " " << i;
+    }
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      ASSERT_EQ(columns[i], whole[i / 2 * 4 + 2 * rank + i % 2]) << rank << " " << i;
+    }
+  }
+}
+
 // Several threads share a large table.
 TEST(InitialValues, AreTheSameInOnePieceAndInMany) {
   const Job job = lowered(gpt_model(1, 256, 4, 9000, 8), executable_plan(8, 1));
@@ -186,6 +232,13 @@ TEST(ThreadTransports, ReduceGatherAndScatter) {
       const std::vector<float> parts = {unit, 2 * unit, 3 * unit};
       all.reduce_scatter(group, parts, piece, Reduction::kSum);
       EXPECT_EQ(piece[0], 111 * static_cast<float>(rank + 1));
+      // Of rank r's parts r0 r1 r2, rank i gets 0i 1i 2i.
+      std::vector<std::byte> given, got(3);
+      for (int i = 0; i < 3; ++i) given.push_back(static_cast<std::byte>(10 * rank + i));
+      all.all_to_all(group, given, got);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(got[static_cast<std::size_t>(i)], static_cast<std::byte>(10 * i + rank));
+      }
       // Two messages around a ring: sends do not wait, and arrive in order.
       for (int i = 0; i < 2; ++i) {
         const auto message = static_cast<std::byte>(10 * rank + i);
@@ -224,6 +277,10 @@ TEST(LoneTransport, GivesARankWhatItHasItself) {
   EXPECT_EQ(all, (std::vector<float>{1, 2, 1, 2}));
   alone->reduce_scatter(group, both, piece, Reduction::kSum);
   EXPECT_EQ(piece, (std::vector<float>{3, 4}));
+  const std::vector<std::byte> given = {std::byte{1}, std::byte{2}};
+  std::vector<std::byte> got(2);
+  alone->all_to_all(group, given, got);
+  EXPECT_EQ(got, given);
   std::byte message{7};
   alone->send(2, Stream::kSendForward, {&message, 1});
   EXPECT_EQ(alone->receive(2, Stream::kSendForward, {&message, 1}), 0);

@@ -14,6 +14,8 @@ void expect_reference(const Model& model, double dropout = 0, bool separate = fa
   plan.dropout = dropout > 0;
   plan.dropout_rate = dropout;
   plan.fused_qkv = plan.fused_gate_up = !separate;
+  plan.capacity_factor = static_cast<double>(model.experts);  // room for all tokens
+  if (model.experts == 0) plan.capacity_factor = 1;
   ExecuteOptions options = train_options(kSteps);
   options.optimizer.rate = 2e-2;
   options.optimizer.decay = 0.1;
@@ -45,6 +47,24 @@ TEST(Execute, TrainsTheLlamaThatPlainLoopsTrain) {
 // Queries, keys, values, gate and up each from a product of its own.
 TEST(Execute, TrainsTheLlamaOfSeparateProductsThatPlainLoopsTrain) {
   expect_reference(llama_model(2, 8, 4, 2, 12, 11), 0, true);
+}
+
+// A gate's: two of four, in the second layer, beside an MLP that every token takes. A GELU's: two of
+// three, in both layers.
+TEST(Execute, TrainsTheExpertsThatPlainLoopsTrain) {
+  Model model = llama_model(2, 8, 4, 2, 12, 11);
+  model.experts = 4;
+  model.experts_per_token = 2;
+  model.expert_ffn = 6;
+  model.shared_ffn = 4;
+  model.dense_layers = 1;
+  expect_reference(model);
+  model = gpt_model(2, 8, 2, 11, 7);
+  model.mlp_bias = false;
+  model.experts = 3;
+  model.experts_per_token = 2;
+  model.expert_ffn = 6;
+  expect_reference(model);
 }
 
 // Embeddings, probabilities and both branches of each layer lose three elements in ten.

@@ -1,70 +1,18 @@
-// Any legal plan trains the same model: the losses of 20 steps are those of one rank, up to the
-// order of float sums. Beside each run stand the other readers of the same Job: the arena's peak is
-// what account() says, and what was sent is what count_traffic() says, to the byte.
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <ostream>
+// Any legal plan of a dense model trains as one rank does.
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "sim/engine/simulate.h"
-#include "tests/support/as_counted.h"
-#include "tests/support/toy_network.h"
-#include "tests/support/train.h"
+#include "tests/support/same_training.h"
 
 namespace stepcast {
 namespace {
 
-constexpr std::int64_t kTrainingSteps = 20;
-constexpr std::int64_t kSequence = 8;
-constexpr std::int64_t kGlobal = 8;
+using toy::gpt;
+using toy::llama;
+using toy::qwen;
 
-// A vocabulary that no tensor degree divides, and more positions than the sequence has.
-Model gpt(std::int64_t layers) { return gpt_model(layers, 16, 4, 61, 12); }
-Model llama(std::int64_t layers) { return llama_model(layers, 16, 4, 2, 24, 61); }
-
-// Norms of queries and keys, a bias on qkv alone, tied embeddings, a norm behind each branch.
-Model qwen(std::int64_t layers) {
-  Model model = llama_model(layers, 16, 4, 4, 24, 61);
-  model.qk_norm = model.qkv_bias = model.tied_embeddings = model.post_norms = true;
-  model.activation = Activation::kGeglu;
-  return model;
-}
-
-struct TrainingCase {
-  std::string name;
-  Model (*model)(std::int64_t layers);
-  std::int64_t layers = 2;
-  Plan plan;
-};
-void PrintTo(const TrainingCase& one, std::ostream* out) { *out << one.name; }
-
-class Cases {
- public:
-  // Starts from one rank's plan; `change` makes it another.
-  template <class Change>
-  Cases& add(std::string name, Model (*model)(std::int64_t), std::int64_t layers, Change change) {
-    TrainingCase one{std::move(name), model, layers, executable_plan(kSequence, kGlobal)};
-    change(one.plan);
-    cases_.push_back(std::move(one));
-    return *this;
-  }
-  const std::vector<TrainingCase>& all() const { return cases_; }
-
- private:
-  std::vector<TrainingCase> cases_;
-};
-
-void pipeline(Plan& plan, std::int64_t stages, PipelineSchedule schedule,
-              std::int64_t virtual_stages = 1) {
-  plan.pipeline = stages;
-  plan.schedule = schedule;
-  plan.virtual_stages = virtual_stages;
-}
-
-void add_data_parallel(Cases& cases) {
+void add_data_parallel(TrainingCases& cases) {
   for (int zero = 0; zero <= 3; ++zero) {
     const std::string name = "zero" + std::to_string(zero);
     cases.add(name + "_data2", gpt, 2, [&](Plan& p) { p.data = 2, p.zero = zero; });
@@ -99,7 +47,7 @@ void add_data_parallel(Cases& cases) {
   });
 }
 
-void add_tensor_parallel(Cases& cases) {
+void add_tensor_parallel(TrainingCases& cases) {
   for (const std::int64_t t : {2, 4}) {
     const std::string name = "tensor" + std::to_string(t);
     cases.add(name, gpt, 2, [&](Plan& p) { p.tensor = t; });
@@ -131,7 +79,7 @@ void add_tensor_parallel(Cases& cases) {
   });
 }
 
-void add_pipelines(Cases& cases) {
+void add_pipelines(TrainingCases& cases) {
   using enum PipelineSchedule;
   cases.add("gpipe2", gpt, 2, [](Plan& p) { pipeline(p, 2, kGpipe); });
   cases.add("gpipe4_uneven", llama, 6, [](Plan& p) { pipeline(p, 4, kGpipe); });
@@ -151,14 +99,14 @@ void add_pipelines(Cases& cases) {
   cases.add("interleaved4_qk_norm", qwen, 8, [](Plan& p) { pipeline(p, 4, kInterleaved, 2); });
 }
 
-void add_documents(Cases& cases) {
+void add_documents(TrainingCases& cases) {
   cases.add("documents_tensor2", llama, 2, [](Plan& p) {
     p.tensor = 2, p.sequence_parallel = true, p.document_length = 4, p.micro_batch = 2;
     p.recompute = Recompute::kFull;
   });
 }
 
-void add_recompute(Cases& cases) {
+void add_recompute(TrainingCases& cases) {
   cases.add("recompute_full", gpt, 3, [](Plan& p) { p.recompute = Recompute::kFull; });
   cases.add("recompute_every2", llama, 4, [](Plan& p) {
     p.recompute = Recompute::kFull, p.recompute_every = 2, p.micro_batch = 2;
@@ -180,10 +128,7 @@ void add_recompute(Cases& cases) {
   }
 }
 
-// Queries, keys and values, gate and up: products of their own.
-void separate(Plan& plan) { plan.fused_qkv = plan.fused_gate_up = false; }
-
-void add_separate_products(Cases& cases) {
+void add_separate_products(TrainingCases& cases) {
   cases.add("separate_tensor2", llama, 2, [](Plan& p) { separate(p), p.tensor = 2; });
   cases.add("separate_tensor2_sequence", llama, 2, [](Plan& p) {
     separate(p), p.tensor = 2, p.sequence_parallel = true, p.micro_batch = 2;
@@ -207,7 +152,7 @@ void add_separate_products(Cases& cases) {
 }
 
 // As PyTorch's DTensor, FSDP2 and checkpoints do it.
-void add_pytorch(Cases& cases) {
+void add_pytorch(TrainingCases& cases) {
   const auto eager = [](Plan& p) {
     separate(p), p.batch_first = true, p.gather_again = p.flat_weights = false;
     p.tensor_overlap = false, p.recompute_early_stop = true;
@@ -228,7 +173,7 @@ void add_pytorch(Cases& cases) {
 }
 
 // Of one product for all three, of three; summed in place behind a product, and scattered.
-void add_per_op(Cases& cases) {
+void add_per_op(TrainingCases& cases) {
   const auto add = [&](const std::string& name, Model (*model)(std::int64_t), auto change) {
     cases.add("per_op_" + name, model, 3, [&](Plan& p) {
       p.recompute = Recompute::kPerOp;
@@ -250,7 +195,7 @@ void add_per_op(Cases& cases) {
 }
 
 // Every layout drops what one rank with one sequence at a time drops.
-void add_dropout(Cases& cases) {
+void add_dropout(TrainingCases& cases) {
   using enum PipelineSchedule;
   const auto add = [&](const std::string& name, Model (*model)(std::int64_t), std::int64_t layers,
                        auto change) {
@@ -288,7 +233,7 @@ void add_dropout(Cases& cases) {
 }
 
 // Each exchange by itself and beside all else that a plan may ask for.
-void add_context(Cases& cases) {
+void add_context(TrainingCases& cases) {
   using enum PipelineSchedule;
   for (const auto how : {ContextExchange::kAllGather, ContextExchange::kRing}) {
     const std::string name = how == ContextExchange::kRing ? "context_ring_" : "context_gather_";
@@ -346,7 +291,7 @@ void add_context(Cases& cases) {
   }
 }
 
-void add_combined(Cases& cases) {
+void add_combined(TrainingCases& cases) {
   using enum PipelineSchedule;
   cases.add("tensor2_pipeline2_zero1", gpt, 2, [](Plan& p) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.data = 2, p.zero = 1, p.sequence_parallel = true;
@@ -392,7 +337,7 @@ void add_combined(Cases& cases) {
 }
 
 std::vector<TrainingCase> all_cases() {
-  Cases cases;
+  TrainingCases cases;
   add_data_parallel(cases);
   add_tensor_parallel(cases);
   add_pipelines(cases);
@@ -407,54 +352,16 @@ std::vector<TrainingCase> all_cases() {
   return cases.all();
 }
 
-// Losses of one rank without any saving, by model and number of layers. One run serves all.
-class SameTraining : public testing::TestWithParam<TrainingCase> {
- protected:
-  static const std::vector<double>& alone(const TrainingCase& one) {
-    static std::map<std::string, std::vector<double>> known;
-    const Model model = one.model(one.layers);
-    const std::string key = model.name + (model.qk_norm ? "qk" : "") + std::to_string(one.layers) +
-                            (one.plan.clip_gradients ? "" : "free") +
-                            std::to_string(one.plan.document_length) +
-                            (one.plan.fused_qkv ? "" : "heads") +
-                            (one.plan.fused_gate_up ? "" : "branches") +
-                            (one.plan.dropout ? "dropout" : "");
-    auto& losses = known[key];
-    if (losses.empty()) {
-      Plan plan = executable_plan(kSequence, kGlobal);
-      plan.clip_gradients = one.plan.clip_gradients;
-      plan.document_length = one.plan.document_length;
-      plan.dropout = one.plan.dropout;
-      plan.fused_qkv = one.plan.fused_qkv;
-      plan.fused_gate_up = one.plan.fused_gate_up;
-      losses = train(lowered(model, plan), train_options(kTrainingSteps))[0].losses;
-    }
-    return losses;
-  }
-};
+class SameTraining : public testing::TestWithParam<TrainingCase> {};
 
-TEST_P(SameTraining, AsOnOneRank) {
-  const TrainingCase& one = GetParam();
-  const Job job = lowered(one.model(one.layers), one.plan);
-  ASSERT_EQ(verify(job), "");
-  const std::vector<RankRun> runs = train(job, train_options(kTrainingSteps));
-
-  const std::vector<double>& expected = alone(one);
-  ASSERT_EQ(runs[0].losses.size(), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(runs[0].losses[i], expected[i], 1e-4 * expected[i]) << "step " << i;
-  }
-  EXPECT_LT(expected.back(), 0.95 * expected.front());
-
-  expect_as_counted(job, runs);
-}
+TEST_P(SameTraining, AsOnOneRank) { expect_training_of_one_rank(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Plans, SameTraining, testing::ValuesIn(all_cases()),
                          [](const auto& one) { return one.param.name; });
 
 // Reductions are in the order of the ranks, so threads cannot change a bit.
 TEST(Execute, GivesTheSameLossesEveryTime) {
-  Plan plan = executable_plan(kSequence, kGlobal);
+  Plan plan = executable_plan(8, 8);
   plan.tensor = plan.pipeline = plan.data = 2;
   const Job job = lowered(gpt(2), plan);
   EXPECT_EQ(train(job, train_options(3))[0].losses, train(job, train_options(3))[0].losses);

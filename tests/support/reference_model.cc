@@ -3,6 +3,7 @@
 // Walther 2008). O(operations) in time and memory, a few million nodes for the models of the tests.
 #include "tests/support/reference_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -93,7 +94,12 @@ class Reference {
              bool bias, const std::string& bias_name = "");
   void rotate(Row& row, std::int64_t heads, std::int64_t position);
   Rows attention(const Rows& x, std::int64_t layer);
-  Row mlp(const Row& x, std::int64_t layer);
+  // x times the matrix (out, columns of x) whose elements stand from `w` on.
+  Row product(const Row& x, std::int32_t w, std::int64_t out);
+  Row activated(const Row& up, std::int64_t ffn);
+  Row mlp(const Row& in, const std::string& prefix, std::int64_t layer, std::int64_t ffn);
+  Row experts(const Row& in, std::int64_t layer);
+  Row branch(const Row& x, std::int64_t layer);
   std::int32_t gelu(std::int32_t x);
   std::int32_t silu(std::int32_t x);
   void update(const std::vector<double>& adjoints, std::int64_t step);
@@ -175,18 +181,27 @@ Row Reference::norm(const Row& x, const std::string& name, std::int64_t layer) {
 
 Row Reference::linear(const Row& x, const std::string& name, std::int64_t layer, std::int64_t out,
                       bool bias, const std::string& bias_name) {
-  const auto in = static_cast<std::int32_t>(x.size());
+  const auto in = static_cast<std::int64_t>(x.size());
   const std::int32_t w = parameter(name + ".weight", layer, out * in, Begin::kMatrix);
   const std::int32_t b =
       bias ? parameter(bias_name.empty() ? name + ".bias" : bias_name, layer, out, Begin::kZeros)
            : -1;
+  Row y = product(x, w, out);
+  for (std::int32_t o = 0; o < out && bias; ++o) {
+    y[static_cast<std::size_t>(o)] = tape_.add(y[static_cast<std::size_t>(o)], b + o);
+  }
+  return y;
+}
+
+Row Reference::product(const Row& x, std::int32_t w, std::int64_t out) {
+  const auto in = static_cast<std::int32_t>(x.size());
   Row y;
   for (std::int32_t o = 0; o < out; ++o) {
     std::int32_t sum = tape_.mul(x[0], w + o * in);
     for (std::int32_t i = 1; i < in; ++i) {
       sum = tape_.add(sum, tape_.mul(x[static_cast<std::size_t>(i)], w + o * in + i));
     }
-    y.push_back(bias ? tape_.add(sum, b + o) : sum);
+    y.push_back(sum);
   }
   return y;
 }
@@ -274,23 +289,81 @@ std::int32_t Reference::silu(std::int32_t x) {
   return tape_.mul(x, tape_.power(tape_.shift(tape_.exp(tape_.scale(x, -1)), 1), -1));
 }
 
-Row Reference::mlp(const Row& x, std::int64_t layer) {
+// Of a gate and its partner side by side, or of one branch.
+Row Reference::activated(const Row& up, std::int64_t ffn) {
+  Row active;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(ffn); ++i) {
+    active.push_back(model_.gated() ? tape_.mul(silu(up[i]), up[i + static_cast<std::size_t>(ffn)])
+                                    : gelu(up[i]));
+  }
+  return active;
+}
+
+Row Reference::mlp(const Row& in, const std::string& prefix, std::int64_t layer, std::int64_t ffn) {
   const bool gated = model_.gated();
-  const Row in = norm(x, "norm2", layer);
   Row up;
   if (gated && run_.separate) {
-    up = linear(in, "gate", layer, model_.ffn, model_.mlp_bias);
-    const Row partner = linear(in, "up", layer, model_.ffn, model_.mlp_bias);
+    up = linear(in, prefix + "gate", layer, ffn, model_.mlp_bias);
+    const Row partner = linear(in, prefix + "up", layer, ffn, model_.mlp_bias);
     up.insert(up.end(), partner.begin(), partner.end());
   } else {
-    up = linear(in, "fc1", layer, (gated ? 2 : 1) * model_.ffn, model_.mlp_bias);
+    up = linear(in, prefix + "fc1", layer, (gated ? 2 : 1) * ffn, model_.mlp_bias);
   }
-  Row active;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(model_.ffn); ++i) {
-    active.push_back(gated ? tape_.mul(silu(up[i]), up[i + static_cast<std::size_t>(model_.ffn)])
-                           : gelu(up[i]));
+  return linear(activated(up, ffn), prefix + "fc2", layer, model_.hidden, model_.mlp_bias,
+                "mlp.add.bias");
+}
+
+// Shazeer et al. 2017: the sum over the experts with the highest logits, by the softmax over these.
+Row Reference::experts(const Row& in, std::int64_t layer) {
+  const std::int64_t h = model_.hidden, f = model_.expert_ffn;
+  const std::int64_t width = (model_.gated() ? 2 : 1) * f;
+  const Row logits = linear(in, "router", layer, model_.experts, false);
+  const std::int32_t up =
+      parameter("experts.fc1.weight", layer, model_.experts * width * h, Begin::kMatrix);
+  const std::int32_t down =
+      parameter("experts.fc2.weight", layer, model_.experts * h * f, Begin::kMatrix);
+  std::vector<std::size_t> order(logits.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return tape_.at(logits[a]) > tape_.at(logits[b]);
+  });
+  order.resize(static_cast<std::size_t>(model_.experts_per_token));
+  std::int32_t sum = -1;
+  Row parts, y;
+  for (const std::size_t expert : order) {
+    parts.push_back(tape_.exp(logits[expert]));
+    sum = sum < 0 ? parts.back() : tape_.add(sum, parts.back());
   }
-  return linear(active, "fc2", layer, model_.hidden, model_.mlp_bias, "mlp.add.bias");
+  const std::int32_t inverse = tape_.power(sum, -1);
+  for (std::size_t j = 0; j < order.size(); ++j) {
+    const auto expert = static_cast<std::int64_t>(order[j]);
+    const auto from = [&](std::int32_t first, std::int64_t size) {
+      return first + static_cast<std::int32_t>(expert * size);
+    };
+    const Row active = activated(product(in, from(up, width * h), width), f);
+    const Row out = product(active, from(down, h * f), h);
+    const std::int32_t weight = tape_.mul(parts[j], inverse);
+    for (std::size_t c = 0; c < out.size(); ++c) {
+      const std::int32_t part = tape_.mul(weight, out[c]);
+      if (j == 0) {
+        y.push_back(part);
+      } else {
+        y[c] = tape_.add(y[c], part);
+      }
+    }
+  }
+  return y;
+}
+
+// The second of a layer: its MLP, or its experts and the MLP that all tokens take besides.
+Row Reference::branch(const Row& x, std::int64_t layer) {
+  const Row in = norm(x, "norm2", layer);
+  if (model_.experts == 0 || layer < model_.dense_layers) return mlp(in, "", layer, model_.ffn);
+  Row y = experts(in, layer);
+  if (model_.shared_ffn == 0) return y;
+  const Row shared = mlp(in, "shared.", layer, model_.shared_ffn);
+  for (std::size_t c = 0; c < y.size(); ++c) y[c] = tape_.add(y[c], shared[c]);
+  return y;
 }
 
 std::int32_t Reference::sequence_loss(const std::vector<std::int64_t>& text) {
@@ -329,10 +402,10 @@ std::int32_t Reference::sequence_loss(const std::vector<std::int64_t>& text) {
     }
   };
   for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
-    const Rows branch = attention(x, layer);
+    const Rows attended = attention(x, layer);
     for (std::size_t t = 0; t < x.size(); ++t) {
-      add(t, branch[t], "attention.add", layer);
-      add(t, mlp(x[t], layer), "mlp.add", layer);
+      add(t, attended[t], "attention.add", layer);
+      add(t, branch(x[t], layer), "mlp.add", layer);
     }
   }
   const std::string head = model_.tied_embeddings ? "embedding" : "head";

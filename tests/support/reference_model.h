@@ -1,6 +1,6 @@
 // A transformer in plain loops over doubles, differentiated by a tape of scalars: slow, and written
 // from the papers without a line of what execute/ runs. What it shares with it are the initial
-// weights, the tokens and the generator of dropout's masks.
+// weights, the tokens and the generator of dropout's masks. Its experts drop no token.
 #pragma once
 
 #include <cstdint>

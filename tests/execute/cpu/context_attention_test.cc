@@ -32,13 +32,13 @@ struct Attended {
   Slab qkv, kv, o, lse, d_o, d_qkv, d_kv;
 };
 
-struct Cut {
+struct Shares {
   std::int64_t ranks = 1;
   bool normalised = false;  // queries and keys in a tensor of their own
   bool dropout = false;
 };
 
-class ContextAttention : public testing::TestWithParam<Cut> {
+class ContextAttention : public testing::TestWithParam<Shares> {
  protected:
   ContextAttention() {
     std::mt19937 random(7);
@@ -211,8 +211,8 @@ TEST_P(ContextAttention, OverPassedKeysIsThatOfTheWholeWhenMerged) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ContextAttention,
-                         testing::Values(Cut{2}, Cut{3}, Cut{4}, Cut{3, true},
-                                         Cut{4, false, true}, Cut{2, true, true}),
+                         testing::Values(Shares{2}, Shares{3}, Shares{4}, Shares{3, true},
+                                         Shares{4, false, true}, Shares{2, true, true}),
                          [](const auto& one) {
                            return std::to_string(one.param.ranks) +
                                   (one.param.normalised ? "_normalised" : "") +

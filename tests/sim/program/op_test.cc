@@ -39,6 +39,13 @@ std::vector<Op> one_of_each() {
       Loss{LossPart::kFinish, 4, 100, Dtype::kBf16, Dtype::kFp32},
       Update{UpdatePart::kSquaredNorm, 100},
       Update{UpdatePart::kAdamW, 100, Dtype::kFp16, Dtype::kFp32, false, Dtype::kBf16},
+      Pointwise{PointwiseKind::kSwiglu, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 0, false, true},
+      Route{Pass::kForward, 4, 8, 2, 3, Dtype::kBf16},
+      Route{Pass::kBackward, 4, 8, 2, 3, Dtype::kFp32},
+      Permute{PermutePart::kPermute, 4, 2, 24, 16, Dtype::kBf16, true},
+      Permute{PermutePart::kPermute, 4, 2, 24, 16, Dtype::kBf16, false},
+      Permute{PermutePart::kUnpermute, 4, 2, 24, 16, Dtype::kFp32, true},
+      Regroup{2, 3, 4, 16, Dtype::kBf16},
   };
 }
 
@@ -161,6 +168,26 @@ TEST(Op, MovesOperandsOfALoss) {
   EXPECT_EQ(bytes(LossPart::kBackward), 1600 + 32 + 800);
 }
 
+// Four tokens of 16 columns, of 8 experts two each, 24 slots; bf16. Logits 64, weights (fp32) 32,
+// slots 32, twice the weights backward; tokens 128, in slots 768, their weights 96.
+TEST(Op, MovesOperandsOfExperts) {
+  EXPECT_EQ(traffic(Route{Pass::kForward, 4, 8, 2, 3}), Bytes(64 + 32 + 32));
+  EXPECT_EQ(traffic(Route{Pass::kBackward, 4, 8, 2, 3}), Bytes(64 + 2 * 32 + 32));
+  Permute permute{PermutePart::kPermute, 4, 2, 24, 16};
+  EXPECT_EQ(traffic(permute), Bytes(128 + 768 + 32));
+  permute.weighted = true;
+  EXPECT_EQ(traffic(permute), Bytes(128 + 768 + 32 + 32 + 96));
+  EXPECT_EQ(flops(permute).value, 0);
+  permute.part = PermutePart::kUnpermute;
+  EXPECT_EQ(flops(permute).value, 4 * 2 * 16);
+  EXPECT_EQ(traffic(Regroup{2, 3, 4, 16}), Bytes(2 * 768));
+  Pointwise swiglu{PointwiseKind::kSwiglu, 24, 8}, backward{PointwiseKind::kSwigluBackward, 24, 16};
+  const Bytes plain = traffic(swiglu), plain_backward = traffic(backward);
+  swiglu.weighted = backward.weighted = true;
+  EXPECT_EQ(traffic(swiglu), plain + Bytes(96));
+  EXPECT_EQ(traffic(backward), plain_backward + Bytes(2 * 96));
+}
+
 TEST(Op, ReadsBackFromItsText) {
   for (const Op& op : one_of_each()) {
     EXPECT_EQ(parse_op(to_text(op), "here"), op) << to_text(op);
@@ -192,6 +219,11 @@ TEST(Op, RefusesTextThatIsNoOpAndSaysWhatItExpected) {
   EXPECT_NE(trouble("gemm forward 4x8x16 bf16 bias accumulate"), "");
   EXPECT_NE(trouble("conv 1x1 bf16"), "");
   EXPECT_NE(trouble("pointwise gelu 4x8 bf16 scores"), "");  // of dropout alone
+  EXPECT_NE(trouble("pointwise add 4x8 bf16 weighted"), "");  // of activations alone
+  EXPECT_NE(trouble("route forward 4x8 chosen=9 capacity=4 bf16"), "");
+  EXPECT_NE(trouble("route forward 4x8 chosen=2 capacity=1000000000000000000 bf16"), "");
+  EXPECT_NE(trouble("permute scatter 4x8 chosen=2 slots=8 bf16"), "");
+  EXPECT_NE(trouble("regroup 2x3x4 bf16"), "");
   EXPECT_NE(trouble(""), "");
   EXPECT_NE(trouble("gemm forward 1000000000000x1000000000000x1000000000000 bf16"), "");
 }

@@ -32,9 +32,13 @@ Job every_kind() {
   b.job.flats.push_back({{w}, {}});
   b.job.batch = {4, 1, 3, 16};
   b.job.dropout = 0.1;
+  b.job.experts = Axis::kTensor;
   const TensorId x = b.tensor("x.y", {4, 8}, Scope::kMicroBatch);
   b.job.tensors.back().label.layer = 3;
   const TensorId s = b.tensor("scalar", {}, Scope::kRank, Category::kBuffers, Dtype::kFp32);
+  const TensorId experts = b.resident("experts", {6, 8});
+  b.job.tensors.back().experts = 3;
+  b.job.flats.push_back({{experts}, {}, Axis::kData});
   const BodyId first = b.body("forward of 10 layers", Phase::kForward);
   b.add(Mark{b.label("qkv", 12)}).alloc(x);
   b.compute(Pointwise{PointwiseKind::kFill, 4, 8}, {}, {x}, "fill");
@@ -95,7 +99,7 @@ TEST(JobText, NamesTheLineAndWhatWasExpected) {
     return what;
   };
   EXPECT_EQ(broken("job 1", "job 2"), "expected N with N from 1 to 1, found '2'");
-  EXPECT_EQ(broken("alloc %1", "alloc %9"), "expected %N with N from 0 to 2, found '%9'");
+  EXPECT_EQ(broken("alloc %1", "alloc %9"), "expected %N with N from 0 to 3, found '%9'");
   EXPECT_EQ(broken("tensor %1", "tensor %2"), "expected %N with N from 1 to 1, found '%2'");
   EXPECT_EQ(broken("free %1", "free %1 %1"), "expected the end of the line, found '%1'");
   EXPECT_EQ(broken("tensor=2", "tensor=2000000"),
@@ -108,6 +112,10 @@ TEST(JobText, NamesTheLineAndWhatWasExpected) {
   EXPECT_NE(broken("rows=5+3", "rows=5+"), "");
   EXPECT_NE(broken("rows=5+3", "rows=1+1+1+5"), "");
   EXPECT_NE(broken("micro_batch=1", "micro_batch=0"), "");
+  EXPECT_NE(broken("experts tensor", "experts columns"), "");
+  EXPECT_NE(broken("experts tensor", "dropout 0.1"), "");
+  EXPECT_NE(broken("experts=3", "experts=7"), "");
+  EXPECT_NE(broken("over=data", "over=rows"), "");
   EXPECT_EQ(broken("dropout 0.1", "dropout 1"),
             "expected a number from 1e-06 to 0.999999, found '1'");
   EXPECT_NE(broken("dropout 0.1", "dropout nan"), "");

@@ -309,6 +309,55 @@ TEST(Verify, FindsAShiftOfUnequalSizesOrBetweenStages) {
   EXPECT_THAT(job.verify(), HasSubstr("a message between stages is no collective"));
 }
 
+// 32 elements have no equal parts for 3 ranks; what goes out and what comes is as much.
+TEST(Verify, FindsAnAllToAllOfUnequalParts) {
+  JobBuilder b;
+  b.job.mesh.degree(Axis::kExpert) = 2;
+  const TensorId out = b.resident("out", {4, 8}), in = b.resident("in", {4, 8});
+  const TensorId half = b.resident("half", {4, 4});
+  const BodyId body = b.body("exchange", Phase::kForward);
+  const Transfer exchange{TransferKind::kAllToAll, Axis::kExpert, false, Bytes(64)};
+  b.collective(exchange, Stream::kExpert, {out}, {in}).call(0, body, 0);
+  EXPECT_EQ(verify(b.job), "");
+  b.job.mesh.degree(Axis::kExpert) = 3;
+  EXPECT_THAT(verify(b.job), HasSubstr("%0 has no equal parts for 3 ranks"));
+  b.job.mesh.degree(Axis::kExpert) = 2;
+  b.job.bodies[0].operands[1] = half;
+  EXPECT_THAT(verify(b.job), HasSubstr("differ in size"));
+}
+
+TEST(Verify, FindsOperandsThatAnOpOfExpertsDoesNotHave) {
+  const auto fault = [](const Op& op, int reads, int writes) {
+    JobBuilder b;
+    const TensorId t = b.resident("t", {4, 8});
+    const BodyId body = b.body("experts", Phase::kForward);
+    b.compute(op, {t}, {t}).call(0, body, 0);
+    auto& operands = std::get<Compute>(b.job.bodies[0].code[0]).operands;
+    operands.reads = reads, operands.writes = writes;
+    b.job.bodies[0].operands.assign(static_cast<std::size_t>(reads + writes), t);
+    return verify(b.job);
+  };
+  const Route route{Pass::kForward, 4, 8, 2, 1}, back{Pass::kBackward, 4, 8, 2, 1};
+  Permute permute{PermutePart::kPermute, 4, 2, 8, 8};
+  Pointwise gelu{PointwiseKind::kGelu, 4, 8}, d_gelu{PointwiseKind::kGeluBackward, 4, 8};
+  gelu.weighted = d_gelu.weighted = true;
+  EXPECT_EQ(fault(route, 1, 2), "");
+  EXPECT_EQ(fault(back, 3, 1), "");
+  EXPECT_EQ(fault(permute, 2, 1), "");
+  EXPECT_EQ(fault(Regroup{2, 2, 1, 8}, 1, 1), "");
+  EXPECT_EQ(fault(gelu, 2, 1), "");
+  EXPECT_EQ(fault(d_gelu, 3, 2), "");
+  EXPECT_THAT(fault(route, 1, 1), HasSubstr("reads 1 and writes 2 operands, not 1 and 1"));
+  EXPECT_THAT(fault(back, 2, 1), HasSubstr("reads 3 and writes 1 operands, not 2 and 1"));
+  EXPECT_THAT(fault(permute, 3, 2), HasSubstr("reads 2 and writes 1 operands, not 3 and 2"));
+  EXPECT_THAT(fault(Regroup{2, 2, 1, 8}, 2, 1), HasSubstr("reads 1 and writes 1"));
+  EXPECT_THAT(fault(gelu, 1, 1), HasSubstr("reads 2 and writes 1 operands, not 1 and 1"));
+  EXPECT_THAT(fault(d_gelu, 3, 1), HasSubstr("reads 3 and writes 2 operands, not 3 and 1"));
+  permute.weighted = true;
+  EXPECT_EQ(fault(permute, 3, 2), "");
+  EXPECT_NE(fault(permute, 2, 1), "");
+}
+
 TEST(Verify, LetsOnlyTheEndsIntoACollectiveOfTheEnds) {
   JobBuilder b(3);
   const TensorId w = b.resident("w", {4, 8});
@@ -377,6 +426,9 @@ TEST(Verify, FindsNumbersOutOfRange) {
   EXPECT_NE(fault([](Good& j) { j.b.job.tensors[0].shape.sizes[3] = 2; }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.ops.push_back(Gemm{0, 1, 1}); }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.tensors[0].parts = {3, 4}; }), "");
+  EXPECT_NE(fault([](Good& j) { j.b.job.tensors[0].experts = 3; }), "");
+  EXPECT_NE(fault([](Good& j) { j.b.job.tensors[0].experts = -1; }), "");
+  EXPECT_EQ(fault([](Good& j) { j.b.job.tensors[0].experts = 2; }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.flats.push_back({{0, 0}, {}}); }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.flats.push_back({{99}, {}}); }), "");
   EXPECT_NE(fault([](Good& j) { j.b.job.flats.push_back({{0}, {3}}); }), "");
