@@ -20,6 +20,7 @@ bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) &&
 bool all_known(const Route& r) { return known(r.dtype); }
 bool all_known(const Permute& p) { return known(p.dtype); }
 bool all_known(const Regroup& r) { return known(r.dtype); }
+bool all_known(const LatentKeys& l) { return known(l.dtype); }
 
 // The scores of `heads` heads of this rank, whose heads are those after the lower ranks', in
 // documents of `positions`.
@@ -110,6 +111,10 @@ std::string unsupported(const Op& op) {
       route->capacity > std::numeric_limits<std::int32_t>::max() / route->experts) {
     return "more slots than 32 bits number";
   }
+  const auto* keys = std::get_if<LatentKeys>(&op);
+  if (keys != nullptr && keys->rotated % 2 != 0) {
+    return "rotary turns pairs of columns; the shared columns of keys are odd";
+  }
   const auto* pointwise = std::get_if<Pointwise>(&op);
   if (pointwise != nullptr && (pointwise->kind == PointwiseKind::kAmax ||
                                pointwise->kind == PointwiseKind::kQuantize ||
@@ -120,7 +125,7 @@ std::string unsupported(const Op& op) {
   if (pointwise != nullptr &&
       (pointwise->kind == PointwiseKind::kRotary ||
        pointwise->kind == PointwiseKind::kRotaryBackward) &&
-      pointwise->head_dim % 2 != 0) {
+      (pointwise->head_dim % 2 != 0 || pointwise->rotated % 2 != 0)) {
     return "rotary turns pairs of columns; head_dim is odd";
   }
   return "";

@@ -318,6 +318,17 @@ void Backward::rule(const Node& node, const Regroup& op) {
   give(node, node.in[0], dx);
 }
 
+void Backward::rule(const Node& node, const LatentKeys& op) {
+  const ValueId kv = node.in[0], shared = node.in[1];
+  const ValueId d_kv = contribution(kv), d_shared = contribution(shared);
+  LatentKeys backward = op;
+  backward.pass = Pass::kBackward;
+  push(make(node, ".gradient", backward, {gradient(node.out[0]), gradient(node.out[1])},
+            {d_kv, d_shared}));
+  give(node, kv, d_kv);
+  give(node, shared, d_shared);
+}
+
 ValueId Backward::copied(const Node& node, ValueId d) {
   const ValueId copy = like(d, ".copy");
   push(make(node, ".gradient.copy", copy_op(value(d)), {d}, {copy}));

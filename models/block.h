@@ -90,6 +90,7 @@ enum Module : std::uint16_t {
   kModuleProjection = 256,
   kModuleQkv = 512,
   kModuleQuantize = 1024,
+  kModuleLatentUp = 2048,
 };
 
 // How a node is to be differentiated where its Op alone does not tell.

@@ -7,6 +7,8 @@
 // num_attention_heads. So there is a table of classes, after transformers'
 // src/transformers/models/*/configuration_*.py, and one reader. Keys without a cost are ignored.
 //
+// A layer that predicts a second token in training (num_nextn_predict_layers) is not read.
+//
 // Known to be read as more work than it is: attention within a sliding window counts as full
 // attention. Of a model that also sees or hears, only the text model is read.
 #include <algorithm>
@@ -43,9 +45,19 @@ struct HfClass {
   std::int64_t experts = 0;  // 0: a dense model
   std::int64_t experts_per_token = 0;
   std::int64_t expert_ffn = 0;  // 0: ffn is the experts'
+  std::int64_t shared_experts = 0, dense_layers = 0;
+  std::int64_t kv_rank = 0, q_rank = 0;  // latent attention's; 0: there is none
 };
 
 constexpr HfClass kClasses[] = {
+    {.model_type = "deepseek_v2", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
+     .head_dim = 0, .ffn = 11008, .vocabulary = 32000, .positions = 2048, .tied = false,
+     .experts = 64, .experts_per_token = 6, .expert_ffn = 1407, .shared_experts = 2,
+     .dense_layers = 0, .kv_rank = 512, .q_rank = 1536},
+    {.model_type = "deepseek_v3", .layers = 61, .hidden = 7168, .heads = 128, .kv_heads = 0,
+     .head_dim = 0, .ffn = 18432, .vocabulary = 129280, .positions = 4096, .tied = false,
+     .experts = 256, .experts_per_token = 8, .expert_ffn = 2048, .shared_experts = 1,
+     .dense_layers = 3, .kv_rank = 512, .q_rank = 1536},
     {.model_type = "gemma", .layers = 28, .hidden = 3072, .heads = 16, .kv_heads = 0,
      .head_dim = 256, .ffn = 24576, .vocabulary = 256000, .positions = 8192, .tied = true,
      .gelu = true},
@@ -57,6 +69,10 @@ constexpr HfClass kClasses[] = {
      .qk_norm = true, .post_norms = true, .gelu = true},
     {.model_type = "gpt2", .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 0, .head_dim = 0,
      .ffn = 0, .vocabulary = 50257, .positions = 1024, .tied = true, .gpt = true},
+    {.model_type = "kimi_k2", .layers = 61, .hidden = 7168, .heads = 64, .kv_heads = 0,
+     .head_dim = 0, .ffn = 18432, .vocabulary = 163840, .positions = 131072, .tied = false,
+     .experts = 384, .experts_per_token = 8, .expert_ffn = 2048, .shared_experts = 1,
+     .dense_layers = 1, .kv_rank = 512, .q_rank = 1536},
     {.model_type = "llama", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
      .head_dim = 0, .ffn = 11008, .vocabulary = 32000, .positions = 2048, .tied = false},
     {.model_type = "mistral", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8,
@@ -77,9 +93,6 @@ constexpr HfClass kClasses[] = {
 
 // Classes that are known, and cannot be said here.
 constexpr std::pair<std::string_view, std::string_view> kNotCovered[] = {
-    {"deepseek_v2", "multi-head latent attention"},
-    {"deepseek_v3", "multi-head latent attention"},
-    {"kimi_k2", "multi-head latent attention"},
     {"gpt_oss", "attention with sinks and a sliding window, and biases of experts"},
     {"llama4", "chunked attention in some layers, and experts in every other one"},
     {"llama4_text", "chunked attention in some layers, and experts in every other one"},
@@ -108,12 +121,6 @@ void refuse_what_is_not_covered(const Object& object) {
   const std::string model_type = object.string("model_type", "");
   for (const auto& [type, what] : kNotCovered) {
     if (model_type == type) object.fail("model_type", fmt::format("{} is not covered yet", what));
-  }
-  for (const char* key : {"kv_lora_rank", "q_lora_rank"}) {
-    if (switched_on(object, key)) {
-      object.fail(key, "multi-head latent attention is not covered yet; only multi-head, "
-                       "grouped-query and multi-query attention are");
-    }
   }
   for (const char* key : {"is_encoder_decoder", "add_cross_attention"}) {
     if (switched_on(object, key)) {
@@ -163,7 +170,7 @@ class Reader {
     m.heads = size({"num_attention_heads", "n_head"}, class_.heads, kModelLimits.heads);
     m.kv_heads = object_.integer("num_key_value_heads", default_kv_heads(m),
                                  kModelLimits.heads);
-    m.head_dim = read_head_dim(m);
+    m.head_dim = class_.kv_rank > 0 ? read_latents(m) : read_head_dim(m);
     const Keys ffn_keys = {"intermediate_size", "n_inner", "ffn_dim"};
     m.ffn = class_.ffn == 0 ? object_.integer(present(object_, ffn_keys), 4 * m.hidden,
                                               kModelLimits.ffn)
@@ -185,8 +192,10 @@ class Reader {
     check_model(m, object_,
                 {present(object_, {"num_attention_heads", "n_head"}), "num_key_value_heads",
                  "head_dim", present(object_, {"num_hidden_layers", "n_layer"}),
-                 present(object_, {"num_local_experts", "num_experts"}), "num_experts_per_tok",
-                 "mlp_only_layers"});
+                 present(object_, {"num_local_experts", "num_experts", "n_routed_experts"}),
+                 "num_experts_per_tok",
+                 class_.shared_experts > 0 ? "first_k_dense_replace" : "mlp_only_layers",
+                 "kv_lora_rank", "qk_rope_head_dim"});
     return m;
   }
 
@@ -208,22 +217,41 @@ class Reader {
                             present(object_, {"num_attention_heads", "n_head"}), m.heads);
   }
 
+  // Latent attention; the width of a head's key.
+  std::int64_t read_latents(Model& m) const {
+    constexpr std::string_view kQueries = "q_lora_rank";
+    const bool whole = object_.has(kQueries) && object_.at(kQueries).is_null();
+    m.kv_rank = object_.integer("kv_lora_rank", class_.kv_rank, kModelLimits.hidden);
+    m.q_rank = whole ? 0 : object_.integer(kQueries, class_.q_rank, kModelLimits.hidden);
+    m.rotary_dim = object_.integer("qk_rope_head_dim", 64, kModelLimits.head_dim);
+    m.value_dim = object_.integer("v_head_dim", 128, kModelLimits.head_dim);
+    return m.rotary_dim + object_.integer("qk_nope_head_dim", 128, kModelLimits.head_dim);
+  }
+
   void read_experts(Model& m) const {
     refuse_unknown_experts(object_, class_);
     if (class_.experts == 0) return;
-    m.experts = object_.integer(present(object_, {"num_local_experts", "num_experts"}),
-                                class_.experts, kModelLimits.experts);
+    m.experts = object_.integer(
+        present(object_, {"num_local_experts", "num_experts", "n_routed_experts"}), class_.experts,
+        kModelLimits.experts);
     if (m.experts == 0) return;
     m.experts_per_token = object_.integer("num_experts_per_tok", class_.experts_per_token,
                                           kModelLimits.experts);
     m.expert_ffn = class_.expert_ffn == 0 ? m.ffn
                                           : object_.integer("moe_intermediate_size",
                                                             class_.expert_ffn, kModelLimits.ffn);
-    if (object_.integer("decoder_sparse_step", 1, kModelLimits.layers) != 1) {
-      object_.fail("decoder_sparse_step", "experts in every second or a later layer only are not "
-                                          "covered; must be 1");
+    for (const char* key : {"decoder_sparse_step", "moe_layer_freq"}) {
+      if (object_.integer(key, 1, kModelLimits.layers) == 1) continue;
+      object_.fail(key, "experts in every second or a later layer only are not covered; must be 1");
     }
-    m.dense_layers = read_dense_layers();
+    if (class_.shared_experts > 0) {
+      m.shared_ffn = m.expert_ffn * object_.integer("n_shared_experts", class_.shared_experts,
+                                                    kModelLimits.experts);
+      m.dense_layers = object_.integer("first_k_dense_replace", class_.dense_layers,
+                                       {0, kModelLimits.layers.most});
+    } else {
+      m.dense_layers = read_dense_layers();
+    }
     if (m.dense_layers == 0) m.ffn = m.expert_ffn;
   }
 

@@ -30,9 +30,19 @@ std::int64_t mlp_parameters(const Model& m, std::int64_t width) {
   return (m.gated() ? 3 : 2) * m.hidden * width;
 }
 
+// The matrices of attention; latent attention's down to the latents and up from them.
+std::int64_t attention_matrices(const Model& m) {
+  const std::int64_t q = m.query_width(), out = m.result_width() * m.hidden;
+  if (!m.latent()) return m.hidden * (q + 2 * m.kv_width()) + out;
+  const std::int64_t up = m.heads * (m.head_dim - m.rotary_dim + m.value_dim);
+  const std::int64_t queries = m.q_rank > 0 ? m.q_rank * (m.hidden + q) : m.hidden * q;
+  return queries + m.hidden * (m.kv_rank + m.rotary_dim) + m.kv_rank * up + out;
+}
+
 std::int64_t layer_parameters(const Model& m, bool of_experts) {
   const std::int64_t q = m.query_width(), kv = m.kv_width();
-  std::int64_t sum = m.hidden * (q + 2 * kv) + q * m.hidden;
+  std::int64_t sum = attention_matrices(m);
+  if (m.latent()) sum += m.kv_rank + m.q_rank;  // norms of the latents
   if (m.qkv_bias) sum += q + 2 * kv;
   if (m.attention_output_bias) sum += m.hidden;
   if (of_experts) {
@@ -109,6 +119,20 @@ void read_preset_experts(const Object& o, Model& m) {
   }
 }
 
+void read_preset_latents(const Object& o, Model& m) {
+  m.kv_rank = o.integer("kv_rank", 0, {0, kModelLimits.hidden.most});
+  m.q_rank = o.integer("q_rank", 0, {0, kModelLimits.hidden.most});
+  m.rotary_dim = o.integer("rotary_dim", 0, {0, kModelLimits.head_dim.most});
+  m.value_dim = o.integer("value_dim", m.latent() ? m.head_dim : 0,
+                          {m.latent() ? 1 : 0, kModelLimits.head_dim.most});
+  if (m.latent()) return;
+  const std::pair<const char*, std::int64_t> others[] = {
+      {"q_rank", m.q_rank}, {"rotary_dim", m.rotary_dim}, {"value_dim", m.value_dim}};
+  for (const auto& [key, value] : others) {
+    if (value != 0) o.fail(key, "is of latent attention; say of how many latents by \"kv_rank\"");
+  }
+}
+
 // GPT's four times is a convention; a gated MLP has none that all models keep. Where every layer
 // has experts, there is no other MLP.
 std::int64_t read_preset_ffn(const Object& o, const Model& m) {
@@ -133,6 +157,7 @@ Model read_preset(const Object& o, std::string_view name) {
   o.touch("head_dim");
   m.norm = o.word("norm", m.norm, kNorms);
   m.activation = o.word("activation", m.activation, kActivations);
+  read_preset_latents(o, m);
   read_preset_experts(o, m);
   m.ffn = read_preset_ffn(o, m);
   m.vocabulary = o.integer("vocabulary", kModelLimits.vocabulary);
@@ -150,7 +175,8 @@ Model read_preset(const Object& o, std::string_view name) {
   o.done();
   check_model(
       m, o,
-      {"heads", "kv_heads", "head_dim", "layers", "experts", "experts_per_token", "dense_layers"});
+      {"heads", "kv_heads", "head_dim", "layers", "experts", "experts_per_token", "dense_layers",
+       "kv_rank", "rotary_dim"});
   return m;
 }
 
@@ -164,7 +190,32 @@ std::int64_t derived_head_dim(const Object& object, std::string_view hidden_key,
                                      hidden_key, hidden, heads_key, heads));
 }
 
+namespace {
+
+// Of latent attention: all heads have keys of their own, a part of which is rotated.
+void check_latents(const Model& m, const Object& object, const ModelKeys& keys) {
+  if (!m.latent()) return;
+  if (m.kv_heads != m.heads) {
+    object.fail(keys.kv_heads, fmt::format("latent attention makes keys for each of {} heads, not "
+                                           "for {}; leave it out",
+                                           m.heads, m.kv_heads));
+  }
+  if (m.rotary_dim < 1 || m.rotary_dim >= m.head_dim || m.rotary_dim % 2 != 0) {
+    object.fail(keys.rotary_dim,
+                fmt::format("of a head's {} columns an even number is rotated, and not all; is {}",
+                            m.head_dim, m.rotary_dim));
+  }
+  if (!m.rotary || m.learned_positions || m.qkv_bias || m.qk_norm) {
+    object.fail(keys.kv_rank,
+                "latent attention is covered with rotary positions, without biases and without "
+                "norms of queries and keys");
+  }
+}
+
+}  // namespace
+
 void check_model(const Model& m, const Object& object, const ModelKeys& keys) {
+  check_latents(m, object, keys);
   if (m.heads % m.kv_heads != 0) {
     object.fail(
         object.has(keys.kv_heads) ? keys.kv_heads : keys.heads,
@@ -202,18 +253,17 @@ std::int64_t parameters(const Model& model) {
 
 Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bool causal_half) {
   const auto h = static_cast<double>(model.hidden);
-  const auto q = static_cast<double>(model.query_width());
-  const auto kv = static_cast<double>(model.kv_width());
+  const auto columns = static_cast<double>(model.query_width() + model.result_width());
   const double of_width = (model.gated() ? 6.0 : 4.0) * h;
   const double attention =
-      4.0 * static_cast<double>(sequence_length) * q * (causal_half ? 0.5 : 1.0);
+      2.0 * static_cast<double>(sequence_length) * columns * (causal_half ? 0.5 : 1.0);
   const auto width =
       static_cast<double>(model.experts_per_token * model.expert_ffn + model.shared_ffn);
   const auto of_experts = static_cast<double>(model.expert_layers());
   const double mlps =
       of_experts * (of_width * width + 2.0 * h * static_cast<double>(model.experts)) +
       (static_cast<double>(model.layers) - of_experts) * of_width * static_cast<double>(model.ffn);
-  const double layer = 2.0 * h * q + 4.0 * h * kv + 2.0 * q * h + attention;
+  const double layer = 2.0 * static_cast<double>(attention_matrices(model)) + attention;
   const double head = 2.0 * h * static_cast<double>(model.vocabulary);
   return Flops(3.0 * (static_cast<double>(model.layers) * layer + mlps + head));
 }
@@ -230,6 +280,10 @@ Json write_model(const Model& model) {
   json["heads"] = model.heads;
   json["kv_heads"] = model.kv_heads;
   json["head_dim"] = model.head_dim;
+  json["kv_rank"] = model.kv_rank;
+  json["q_rank"] = model.q_rank;
+  json["rotary_dim"] = model.rotary_dim;
+  json["value_dim"] = model.value_dim;
   json["ffn"] = model.ffn;
   json["experts"] = model.experts;
   json["experts_per_token"] = model.experts_per_token;

@@ -25,6 +25,13 @@ struct Model {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;        // = heads without grouped-query attention
   std::int64_t head_dim = 0;        // apart from hidden / heads in Qwen3, Gemma
+  // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made from
+  // kv_rank latents of a token, queries from q_rank ones (0: from the token itself). A head's key
+  // is head_dim columns, of which the last rotary_dim are rotated and the same for all heads.
+  std::int64_t kv_rank = 0;         // 0: there are no latents
+  std::int64_t q_rank = 0;
+  std::int64_t rotary_dim = 0;
+  std::int64_t value_dim = 0;       // columns of a head's values; 0: head_dim
   std::int64_t ffn = 0;             // width of one branch; a gated MLP has two
   // A mixture of experts: in all layers but the first `dense_layers`, whose MLP has width ffn, the
   // MLP is `experts` of them, each of width expert_ffn, and the router (E, h). An MLP of such a
@@ -54,7 +61,9 @@ struct Model {
   std::int64_t expert_layers() const {  // those with experts
     return experts > 0 && layers > dense_layers ? layers - dense_layers : 0;
   }
+  bool latent() const { return kv_rank > 0; }
   std::int64_t query_width() const { return heads * head_dim; }
+  std::int64_t result_width() const { return heads * (latent() ? value_dim : head_dim); }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
@@ -64,7 +73,7 @@ std::int64_t parameters(const Model& model);
 // Model FLOPs a token for forward and backward (recompute not counted), two a multiply-add:
 //   3 [L (2 h q + 4 h kv + 2 q h + mlp + attention) + 2 h V],  attention = 4 s q, half if causal,
 //   mlp = 6 h f (4 h f without a gate); of experts the same of k expert_ffn + shared_ffn, and the
-//   router's 2 h E.
+//   router's 2 h E; latent attention's matrices and its 2 s a (head_dim + value_dim) likewise.
 // Megatron's published figures use full attention, torchtitan's and later ones the causal half.
 Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bool causal_half);
 
@@ -73,13 +82,13 @@ Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bo
 // A preset names its sizes as the members above, and says "style": "llama" (the default: RMSNorm,
 // SwiGLU, rotary, no biases, untied, no dropout) or "gpt" (LayerNorm, GELU, learned positions,
 // biases everywhere, tied, dropout); every other member may be given to differ. Left out, kv_heads
-// is heads, head_dim is hidden / heads, and ffn is 4 hidden where the MLP has no gate. With experts,
-// ffn is expert_ffn where no layer is dense, and mlp_bias is false in every style. "source" and
-// "description" are for people. A "name" wins over the one given here.
+// is heads, head_dim is hidden / heads, and ffn is 4 hidden where the MLP has no gate. With
+// experts, ffn is expert_ffn where no layer is dense, and mlp_bias is false in every style.
+// "source" and "description" are for people. A "name" wins over the one given here.
 //
 // Throws Error: unknown model_type (with the supported ones), experts of a class that is not known
-// to have them, latent attention (not covered yet), a missing size, h not divisible where it must
-// be, a limit exceeded, biases of experts.
+// to have them, a missing size, h not divisible where it must be, a limit exceeded, biases of
+// experts.
 Model read_model(const Object& object, std::string_view name);
 
 // Writes the preset form, with every field; read_model reads it back.

@@ -25,6 +25,7 @@ inline constexpr ModelLimits kModelLimits;
 // What a form calls the sizes that a complaint is about.
 struct ModelKeys {
   std::string_view heads, kv_heads, head_dim, layers, experts, experts_per_token, dense_layers;
+  std::string_view kv_rank = "kv_rank", rotary_dim = "rotary_dim";
 };
 
 // hidden / heads; throws where it does not divide.

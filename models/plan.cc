@@ -225,6 +225,10 @@ Trouble eight_bit_trouble(const Plan& plan, const Model& model) {
       {"hidden size", model.hidden},
       {"width of the queries", model.query_width() / plan.tensor},
       {"width of the keys", model.kv_width() / plan.tensor},
+      {"width of the values", model.result_width() / plan.tensor},
+      {"number of latents of keys", model.kv_rank},
+      {"number of latents of queries", model.q_rank},
+      {"rotated width", model.rotary_dim},
       {"width of the FFN", dense_ffn(model) / plan.tensor},
       {"width of the shared expert", model.shared_ffn / plan.tensor},
       {"width of an expert", model.expert_ffn / plan.expert_tensor}};
@@ -251,6 +255,20 @@ Trouble loop_trouble(const Plan& plan) {
   if (!plan.scan_layers || plan.recompute_layers == 0) return std::nullopt;
   return trouble("", "scan_layers",
                  "layers in one loop are all run again or none: leave \"layers\" of recompute out");
+}
+
+// Keys and values of their own for every head, each as wide as it is.
+Trouble latent_trouble(const Plan& plan, const Model& model) {
+  if (!model.latent()) return std::nullopt;
+  if (plan.context > 1) {
+    return trouble("parallel", "context",
+                   "latent attention of a sequence that ranks share is not covered yet; set it "
+                   "to 1");
+  }
+  if (plan.fused_attention) return std::nullopt;
+  return trouble("", "attention",
+                 "latent attention's queries, keys and values are three tensors, which unfused "
+                 "attention does not read; set it to \"fused\"");
 }
 
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
@@ -363,7 +381,8 @@ std::string model_degrees_text(const Plan& plan) {
 
 const std::vector<std::string> kRecomputeModules = {
     "attention_core", "norm", "activation", "mlp",     "attention",
-    "projection",     "up",   "qkv",        "quantize", "context"};
+    "projection",     "up",   "qkv",        "quantize", "context",
+    "latent_up"};
 
 std::int64_t Plan::ranks() const {
   std::int64_t product = 1;
@@ -413,8 +432,8 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
 }
 
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
-  for (const auto rule : {experts_trouble, tensor_trouble, eight_bit_trouble, sequence_trouble,
-                          stages_trouble}) {
+  for (const auto rule : {experts_trouble, latent_trouble, tensor_trouble, eight_bit_trouble,
+                          sequence_trouble, stages_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }
   return std::nullopt;

@@ -250,6 +250,7 @@ struct Plan {
 //   projection      attention's output projection and the residual sum behind it
 //   up              the MLP's first matrix product
 //   qkv             the product that makes queries, keys and values, their norm and rotation
+//   latent_up       of latent attention: queries, keys and values made again of the latents
 //   quantize        8-bit copies that products read; context: the result of a listed attention_core
 extern const std::vector<std::string> kRecomputeModules;
 

@@ -46,28 +46,29 @@ ValueId TransformerWriter::gathered_input(std::string_view name, ValueId x, std:
   what.both = eight_bit.blocks();
   what.shared_scale = true;
   const ValueId shard = quantize(block_, block_.nodes, eight_bit, what);
-  const ValueId original = act(what.name, {tokens_, hidden_});  // never there: what the copies mean
+  const std::int64_t columns = block_.values[static_cast<std::size_t>(x)].shape.sizes[1];
+  const ValueId original = act(what.name, {tokens_, columns});  // never there: what the copies mean
   const std::uint16_t again = plan_.gather_again ? kModuleGather : kModuleNone;
   const auto gather = [&](std::string_view suffix, ValueId part, std::uint16_t more) {
-    const bool columns = more != kModuleNone;  // backward's own
+    const bool late = more != kModuleNone;  // backward's own
     more |= modules | again;
     Value value = block_.values[static_cast<std::size_t>(part)];
     value.name = what.name + std::string(suffix);
-    value.shape = eight_bit_shape(eight_bit, tokens_, hidden_, false);
+    value.shape = eight_bit_shape(eight_bit, tokens_, columns, false);
     value.original = original;
     value.columns = kNoValue;
     block_.values.push_back(value);
     const auto whole = static_cast<ValueId>(block_.values.size()) - 1;
     block_.exchange(std::string(name) + std::string(suffix), ExchangeKind::kAllGather, {part},
                     {whole}, more);
-    if (!columns) copy_gradient(several);
+    if (!late) copy_gradient(several);
     return in_order(std::string(name) + std::string(suffix), whole, more);
   };
   const ValueId whole = gather(".gather", shard, 0);
   const ValueId shard_columns = block_.values[static_cast<std::size_t>(shard)].columns;
   if (shard_columns != kNoValue) {
-    const ValueId columns = gather(".gather_columns", shard_columns, kModuleLate);
-    block_.values[static_cast<std::size_t>(whole)].columns = columns;
+    const ValueId again_by_columns = gather(".gather_columns", shard_columns, kModuleLate);
+    block_.values[static_cast<std::size_t>(whole)].columns = again_by_columns;
   }
   return whole;
 }
@@ -114,6 +115,7 @@ ValueId TransformerWriter::product(std::string_view name, ValueId entered, Rows 
   const std::int64_t matrices = std::max<std::int64_t>(rows.experts, 1);
   ValueId w = cut_weight(base + ".weight", {matrices * out, in}, cut, parts);
   block_.values[static_cast<std::size_t>(w)].experts = rows.experts;
+  block_.values[static_cast<std::size_t>(w)].partial = rows.partial;
   if (plan_.eight_bit.weights) block_.values[static_cast<std::size_t>(w)].dtype = Dtype::kFp8;
   ValueId b = bias ? cut_weight(base + ".bias", {out}, cut, parts) : kNoValue;
   ValueId read = weight_read(name, w, modules);

@@ -22,6 +22,7 @@ struct Policy {
 constexpr Policy kPolicies[] = {
     {"attention", kModuleAttention, false},   {"mlp", kModuleMlp, false},
     {"attention_core", kModuleAttentionCore, false},
+    {"latent_up", kModuleLatentUp, true, false},
     {"qkv", kModuleQkv, true, false},
     {"projection", kModuleProjection, true, false}, {"up", kModuleUp, true},
     {"activation", kModuleActivation, true},  {"norm", kModuleNorm, true},

@@ -22,12 +22,13 @@ ValueId TransformerWriter::table_weight() {
 ValueId TransformerWriter::norm(std::string_view name, ValueId x, std::uint16_t modules) {
   const std::string base(name);
   const bool layer_norm = model_.norm == NormKind::kLayer;
-  ValueId w = weight(base + ".weight", {hidden_}, scattered_);
-  ValueId b = layer_norm ? weight(base + ".bias", {hidden_}, scattered_) : kNoValue;
-  ValueId y = act(base + ".out", {rows_, hidden_});
+  const std::int64_t columns = block_.values[static_cast<std::size_t>(x)].shape.sizes[1];
+  ValueId w = weight(base + ".weight", {columns}, scattered_);
+  ValueId b = layer_norm ? weight(base + ".bias", {columns}, scattered_) : kNoValue;
+  ValueId y = act(base + ".out", {rows_, columns});
   ValueId statistics = block_.activation(base + ".statistics", {rows_, layer_norm ? 2 : 1},
                                          Dtype::kFp32);
-  Norm op{Pass::kForward, model_.norm, rows_, hidden_, plan_.compute};
+  Norm op{Pass::kForward, model_.norm, rows_, columns, plan_.compute};
   block_.add(name, op, {x, w, b}, {y, statistics}, modules);
   return y;
 }
@@ -39,7 +40,8 @@ ValueId TransformerWriter::enter(std::string_view name, ValueId x, std::uint16_t
     block_.exchange(name, ExchangeKind::kEnter, {x}, {}, modules);
     return x;
   }
-  ValueId full = act(name, {tokens_, hidden_});
+  ValueId full =
+      act(name, {tokens_, block_.values[static_cast<std::size_t>(x)].shape.sizes[1]});
   if (plan_.gather_again) modules |= kModuleGather;
   block_.exchange(name, ExchangeKind::kAllGather, {x}, {full}, modules);
   copy_gradient(several);
@@ -167,10 +169,11 @@ ValueId TransformerWriter::attention_core(const Values& heads_read) {
   if (!plan_.fused_attention) return unfused_core(heads_read);
   const std::int64_t s = plan_.attended() / plan_.context;
   const std::int64_t heads = model_.heads / plan_.tensor;
-  ValueId out = act("attention.out", {tokens_, heads * model_.head_dim});
+  ValueId out = act("attention.out", {tokens_, model_.result_width() / plan_.tensor});
   ValueId lse = block_.activation("attention.lse", {plan_.documents(), heads, s}, Dtype::kFp32);
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
+  if (model_.latent()) op.value_dim = model_.value_dim;
   if (plan_.context > 1) {
     context_attention(block_, plan_, op, {heads_read, out, lse});
     return out;
@@ -240,9 +243,12 @@ Values TransformerWriter::separate_heads(ValueId x) {
 }
 
 ValueId TransformerWriter::attention(ValueId x) {
-  ValueId core = attention_core(plan_.fused_qkv ? packed_heads(x) : separate_heads(x));
+  const Values heads = model_.latent()    ? latent_heads(x)
+                       : plan_.fused_qkv ? packed_heads(x)
+                                         : separate_heads(x);
+  ValueId core = attention_core(heads);
   constexpr std::uint16_t kProjection = kModuleAttention | kModuleProjection;
-  ValueId out = linear("proj", core, model_.query_width() / plan_.tensor, hidden_, false,
+  ValueId out = linear("proj", core, model_.result_width() / plan_.tensor, hidden_, false,
                        kProjection, Cut::kColumns);
   return leave("proj.reduce", out, kProjection, crosses_in_eight_bits());
 }

@@ -1,6 +1,6 @@
-// The writer of a transformer's blocks, for its three sources: transformer.cc has the layers,
-// products.cc the products of their weights and what these read, experts.cc the mixture of experts.
-// Internal to them.
+// The writer of a transformer's blocks, for its four sources: transformer.cc has the layers,
+// products.cc the products of their weights and what these read, latent.cc queries, keys and values
+// of latent attention, experts.cc the mixture of experts. Internal to them.
 #pragma once
 
 #include <array>
@@ -73,6 +73,7 @@ class TransformerWriter {
   struct Rows {
     std::int64_t rows = 0;
     std::int64_t experts = 0;
+    bool partial = false;  // the tensor rank's share: so are the weights' gradients
   };
   // One product, of what input() gave. Split by rows of its matrix (of each part packed in it), or
   // by columns; then without bias.
@@ -90,6 +91,9 @@ class TransformerWriter {
   ValueId rotary(std::string_view name, ValueId x, ValueId y, std::int64_t width);
   Values packed_heads(ValueId x);    // [qk,] qkv
   Values separate_heads(ValueId x);  // q, k, v
+  // latent.cc
+  Values latent_heads(ValueId x);
+  ValueId down(std::string_view name, ValueId x, std::int64_t width);
   ValueId attention(ValueId x);
   ValueId attention_core(const Values& heads);
   ValueId softmax(ValueId scores);

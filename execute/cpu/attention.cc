@@ -92,14 +92,14 @@ void forward(const Attention& op, const Work& work, const Sight& sight, Scratch<
     for (std::int64_t head = 0; head < p.heads; ++head) {
       if (head % p.group() == 0) keys.turn_to(sequence, head / p.group());
       const auto q = p.view<Real>(heads_of(op, work), 0, sequence, head);
-      const auto o = p.view<Real>(work.writes[0], sequence, p.query_column(head));
+      const auto o = p.view<Real>(work.writes[0], sequence, p.result_column(head));
       const auto &k = keys.k, &v = keys.v;
       Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * queries;
       multiply<Real>(queries, sight.keys(), d, p.scale(), {q.data, q.stride, false},
                      {k.data, k.stride, true}, 0, scores, sight.keys());
       probabilities<Real>(sight, scores, lse,
                           RowDropout(op, work, sequence, head, scratch.factors.data()));
-      multiply<Real>(queries, d, sight.keys(), 1, {scores, sight.keys(), false},
+      multiply<Real>(queries, p.value_dim, sight.keys(), 1, {scores, sight.keys(), false},
                      {v.data, v.stride, false}, 0, o.data, o.stride);
     }
   }
@@ -108,13 +108,13 @@ void forward(const Attention& op, const Work& work, const Sight& sight, Scratch<
 // Of one head: probabilities, dropped, into scratch.scores, the scores' gradients into
 // scratch.gradients.
 template <class Real>
-void score_gradients(const Sight& sight, std::int64_t head_dim, Rows<Real> o, Rows<Real> d_o,
+void score_gradients(const Sight& sight, std::int64_t columns, Rows<Real> o, Rows<Real> d_o,
                      const Real* lse, RowDropout dropout, Scratch<Real>& scratch) {
   for (std::int64_t i = 0; i < sight.queries(); ++i) {
     Real* row = scratch.scores.data() + i * sight.keys();
     Real* gradient = scratch.gradients.data() + i * sight.keys();
     double dot = 0;
-    for (std::int64_t c = 0; c < head_dim; ++c) {
+    for (std::int64_t c = 0; c < columns; ++c) {
       dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
     }
     const std::int64_t seen = sight.visible(i);
@@ -159,23 +159,23 @@ void backward(const Attention& op, const Work& work, const Sight& sight, Scratch
       const bool first = head % p.group() == 0;
       if (first) keys.turn_to(sequence, head / p.group());
       const auto q = p.view<Real>(heads_of(op, work), 0, sequence, head);
-      const auto o = p.view<Real>(work.reads[n - 3], sequence, p.query_column(head));
-      const auto d_o = p.view<Real>(work.reads[n - 1], sequence, p.query_column(head));
+      const auto o = p.view<Real>(work.reads[n - 3], sequence, p.result_column(head));
+      const auto d_o = p.view<Real>(work.reads[n - 1], sequence, p.result_column(head));
       const auto dq = p.view<Real>(work.writes[0], sequence, p.query_column(head));
       const auto &k = keys.k, &v = keys.v, &dk = keys.dk, &dv = keys.dv;
       const Real* lse = values<Real>(work.reads[n - 2]) + (sequence * p.heads + head) * queries;
       multiply<Real>(queries, key_count, d, p.scale(), {q.data, q.stride, false},
                      {k.data, k.stride, true}, 0, scores, key_count);
-      multiply<Real>(queries, key_count, d, 1, {d_o.data, d_o.stride, false},
+      multiply<Real>(queries, key_count, p.value_dim, 1, {d_o.data, d_o.stride, false},
                      {v.data, v.stride, true}, 0, gradients, key_count);
-      score_gradients<Real>(sight, d, o, d_o, lse,
+      score_gradients<Real>(sight, p.value_dim, o, d_o, lse,
                             RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
       const double beta = first ? 0 : 1;
       multiply<Real>(queries, d, key_count, p.scale(), {gradients, key_count, false},
                      {k.data, k.stride, false}, passed ? 1 : 0, dq.data, dq.stride);
       multiply<Real>(key_count, d, queries, p.scale(), {gradients, key_count, true},
                      {q.data, q.stride, false}, beta, dk.data, dk.stride);
-      multiply<Real>(key_count, d, queries, 1, {scores, key_count, true},
+      multiply<Real>(key_count, p.value_dim, queries, 1, {scores, key_count, true},
                      {d_o.data, d_o.stride, false}, beta, dv.data, dv.stride);
       if ((head + 1) % p.group() == 0) keys.put_back();
     }

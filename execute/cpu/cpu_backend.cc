@@ -24,7 +24,8 @@ void compute(const Work& work, Scratch<Real>& scratch) {
       [&](const Update&) { STEPCAST_CHECK(false, "the interpreter takes Updates apart"); },
       [&](const Route& op) { run<Real>(op, work, scratch); },
       [&](const Permute& op) { run<Real>(op, work, scratch); },
-      [&](const Regroup& op) { run<Real>(op, work); });
+      [&](const Regroup& op) { run<Real>(op, work); },
+      [&](const LatentKeys& op) { run<Real>(op, work, scratch); });
 }
 
 template void compute<float>(const Work&, Scratch<float>&);

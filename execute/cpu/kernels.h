@@ -21,7 +21,7 @@ struct Scratch {
   std::vector<float> factors;           // of dropout, of one row of scores
   std::vector<Real> rotary;             // (positions, head_dim / 2, 2): cos, sin
   std::int64_t rotary_head_dim = 0;
-  std::vector<Real> activated;               // one row of a weighted activation
+  std::vector<Real> activated;  // one row of a weighted activation, or of keys that heads share
   std::vector<std::int64_t> experts, taken;  // of a router; what takes each slot of a permutation
 };
 
@@ -46,6 +46,8 @@ template <class Real>
 void run(const Permute& op, const Work& work, Scratch<Real>& scratch);
 template <class Real>
 void run(const Regroup& op, const Work& work);
+template <class Real>
+void run(const LatentKeys& op, const Work& work, Scratch<Real>& scratch);
 // REQUIRES: op.weighted.
 template <class Real>
 void run_weighted(const Pointwise& op, const Work& work, Scratch<Real>& scratch);

@@ -156,23 +156,29 @@ void fill_rotary(Scratch<Real>& scratch, std::int64_t positions, std::int64_t he
   }
 }
 
+// One row of a head: columns j and j + half are a pair. In place where `out` is `in`.
+template <class Real>
+void turn(const Real* in, std::int64_t half, const Real* turns, Real direction, Real* out) {
+  for (std::int64_t j = 0; j < half; ++j) {
+    const Real cos = turns[2 * j], sin = turns[2 * j + 1] * direction;
+    const Real low = in[j], high = in[half + j];
+    out[j] = low * cos - high * sin;
+    out[half + j] = high * cos + low * sin;
+  }
+}
+
 template <class Real>
 void rotate(const Pointwise& op, const Work& work, Scratch<Real>& scratch, Real direction) {
   STEPCAST_CHECK(op.head_dim > 0 && op.head_dim % 2 == 0, "rotary needs an even head_dim");
-  const std::int64_t half = op.head_dim / 2;
-  fill_rotary(scratch, work.place.batch.sequence_length, op.head_dim);
+  const std::int64_t turned = op.rotated > 0 ? op.rotated : op.head_dim;
+  fill_rotary(scratch, work.place.batch.sequence_length, turned);
   const std::int64_t width = work.writes[0].tensor->shape.sizes[1];
   for (std::int64_t i = 0; i < op.rows; ++i) {
-    const Real* turns = scratch.rotary.data() + work.place.position(i, op.rows) * op.head_dim;
+    const Real* turns = scratch.rotary.data() + work.place.position(i, op.rows) * turned;
     const Real* in = values<Real>(work.reads[0]) + i * width;
     Real* row = values<Real>(work.writes[0]) + i * width;
-    for (std::int64_t head = 0; head < op.columns; head += op.head_dim) {
-      for (std::int64_t j = 0; j < half; ++j) {
-        const Real cos = turns[2 * j], sin = turns[2 * j + 1] * direction;
-        const Real low = in[head + j], high = in[head + half + j];
-        row[head + j] = low * cos - high * sin;
-        row[head + half + j] = high * cos + low * sin;
-      }
+    for (std::int64_t head = op.head_dim - turned; head < op.columns; head += op.head_dim) {
+      turn(in + head, turned / 2, turns, direction, row + head);
     }
   }
 }
@@ -390,7 +396,42 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
   STEPCAST_CHECK(false, "unsupported() names the ops that no backend carries out");
 }
 
+template <class Real>
+void run(const LatentKeys& op, const Work& work, Scratch<Real>& scratch) {
+  fill_rotary(scratch, work.place.batch.sequence_length, op.rotated);
+  const bool forward = op.pass == Pass::kForward;
+  const auto& whole = forward ? work.reads : work.writes;   // kv and what is shared
+  const auto& heads = forward ? work.writes : work.reads;   // keys and values
+  const std::int64_t n = op.own, r = op.rotated, v = op.values;
+  std::vector<Real>& sum = scratch.activated;
+  sum.resize(static_cast<std::size_t>(r));
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* turns = scratch.rotary.data() + work.place.position(i, op.rows) * r;
+    Real* kv = values<Real>(whole[0]) + i * op.heads * (n + v);
+    Real* shared = values<Real>(whole[1]) + i * r;
+    Real* key = values<Real>(heads[0]) + i * op.heads * (n + r);
+    Real* value = values<Real>(heads[1]) + i * op.heads * v;
+    std::fill(sum.begin(), sum.end(), Real(0));
+    if (forward) turn(shared, r / 2, turns, Real(1), sum.data());
+    for (std::int64_t head = 0; head < op.heads; ++head) {
+      if (forward) {
+        std::copy_n(kv, n, key);
+        std::copy(sum.begin(), sum.end(), key + n);
+        std::copy_n(kv + n, v, value);
+      } else {
+        std::copy_n(key, n, kv);
+        for (std::int64_t j = 0; j < r; ++j) sum[static_cast<std::size_t>(j)] += key[n + j];
+        std::copy_n(value, v, kv + n);
+      }
+      kv += n + v, key += n + r, value += v;
+    }
+    if (!forward) turn(sum.data(), r / 2, turns, Real(-1), shared);
+  }
+}
+
 template void run<float>(const Pointwise&, const Work&, Scratch<float>&);
+template void run<float>(const LatentKeys&, const Work&, Scratch<float>&);
+template void run<double>(const LatentKeys&, const Work&, Scratch<double>&);
 template void run<double>(const Pointwise&, const Work&, Scratch<double>&);
 
 }  // namespace stepcast::cpu

@@ -152,7 +152,8 @@ inline std::int64_t op_scratch_floats(const Op& op) {
         return update.part == UpdatePart::kSquaredNorm ? kSquaredNormFloats : 0;
       },
       [](const Route&) { return std::int64_t{0}; }, [](const Permute&) { return std::int64_t{0}; },
-      [](const Regroup&) { return std::int64_t{0}; });
+      [](const Regroup&) { return std::int64_t{0}; },
+      [](const LatentKeys&) { return std::int64_t{0}; });
 }
 
 }  // namespace stepcast::cuda

@@ -39,6 +39,10 @@ std::string cuda_unsupported(const Job& job) {
   if (std::any_of(job.ops.begin(), job.ops.end(), of_experts)) {
     return "experts are not carried out on GPUs yet; say --device cpu";
   }
+  const auto latent = [](const Op& op) { return std::holds_alternative<LatentKeys>(op); };
+  if (std::any_of(job.ops.begin(), job.ops.end(), latent)) {
+    return "latent attention is not carried out on GPUs yet; say --device cpu";
+  }
   const bool whole = std::none_of(job.ops.begin(), job.ops.end(), of_context);
   if (whole && job.mesh.degree(Axis::kContext) == 1) return "";
   return "context parallelism is not carried out on GPUs yet; set parallel.context to 1, or say "

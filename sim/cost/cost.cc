@@ -87,8 +87,10 @@ Waves deterministic_waves(const Attention& a, double processors) {
 Seconds dropout_time(const Attention& a, const Device& device, const Room& room) {
   if (!a.dropout) return Seconds(0);
   const double products = a.pass == Pass::kForward ? 2 : 5;
+  Attention square = a;  // whose products are all alike
+  square.value_dim = 0;
   const double scores =
-      flops(Op(a)).value / (2 * products * static_cast<double>(a.head_dim));
+      flops(Op(square)).value / (2 * products * static_cast<double>(a.head_dim));
   const FlopRate rate = device.integer_rate.value_or(device.vector_rate * 0.5);
   return Seconds(scores * kDropoutWork / rate.value * device.multiprocessors /
                  room.multiprocessors);
@@ -111,7 +113,7 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
   const double few = (forward ? kernels.forward_blocks : kernels.backward_blocks) *
                      room.multiprocessors / blocks;
   const double fill = std::sqrt(1 + few * few);
-  const double d = static_cast<double>(a.head_dim);
+  const double d = static_cast<double>(a.head_dim + value_columns(a)) / 2;
   const double wide = forward ? kernels.forward_wide : kernels.backward_wide;
   const double width = d <= kHeadReference
                            ? (1 + kernels.narrow / d) / (1 + kernels.narrow / kHeadReference)

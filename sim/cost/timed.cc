@@ -22,15 +22,20 @@ Op kind_of(Op op) {
       op, [](Gemm& g) { g.m = g.n = g.k = g.batch = 1; },
       [](Attention& a) {
         a.batch = a.heads = a.kv_heads = a.queries = a.keys = a.head_dim = 1;
+        a.value_dim = 0;
         a.step = std::min<std::int64_t>(a.step, 1);  // all steps of a ring do the same
       },
       [](Norm& n) { n.rows = n.columns = 1; },
-      [](Pointwise& p) { p.rows = p.columns = p.head_dim = 1; },
+      [](Pointwise& p) {
+        p.rows = p.columns = p.head_dim = 1;
+        p.rotated = 0;
+      },
       [](Gather& g) { g.rows = g.columns = g.vocabulary = 1; },
       [](Loss& l) { l.rows = l.vocabulary = 1; }, [](Update& u) { u.elements = 1; },
       [](Route& r) { r.rows = r.experts = r.chosen = r.capacity = 1; },
       [](Permute& p) { p.rows = p.chosen = p.slots = p.columns = 1; },
-      [](Regroup& r) { r.outer = r.inner = r.rows = r.columns = 1; });
+      [](Regroup& r) { r.outer = r.inner = r.rows = r.columns = 1; },
+      [](LatentKeys& l) { l.rows = l.heads = l.own = l.rotated = l.values = 1; });
   return op;
 }
 

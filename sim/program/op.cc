@@ -56,9 +56,10 @@ double count_flops(const Gemm& g) {
 }
 
 double count_flops(const Attention& a) {
-  const double forward = 4.0 * real(a.batch) * real(a.heads) * real(a.queries) * real(a.keys) *
-                         real(a.head_dim);
-  const double pass = a.pass == Pass::kForward ? forward : 2.5 * forward;
+  const double keys = real(a.head_dim), values = real(value_columns(a));
+  const double each = a.pass == Pass::kForward ? keys + values : 3.0 * keys + 2.0 * values;
+  const double pass =
+      2.0 * real(a.batch) * real(a.heads) * real(a.queries) * real(a.keys) * each;
   const bool half = a.queries == a.keys || a.source == KeySource::kGathered;
   return a.causal && half ? pass / 2 : pass;
 }
@@ -138,6 +139,10 @@ double count_flops(const Permute& p) {
   return p.part == PermutePart::kPermute ? 0.0 : real(p.rows) * real(p.chosen) * real(p.columns);
 }
 double count_flops(const Regroup&) { return 0; }
+double count_flops(const LatentKeys& l) {
+  const double heads = l.pass == Pass::kForward ? 1.0 : real(l.heads);  // gradients are summed
+  return real(l.rows) * real(l.rotated) * (3.0 + heads);
+}
 
 // ---- traffic ---------------------------------------------------------------------------------
 
@@ -156,8 +161,9 @@ void count_traffic(const Gemm& g, ByteCount& sum) {
 void count_traffic(const Attention& a, ByteCount& sum) {
   const std::int64_t passes = a.pass == Pass::kForward ? 1 : 2;
   // Forward moves q and o, k, v; backward moves these and the gradient of each of the four.
-  sum.add({2 * passes, a.batch, a.queries, a.heads, a.head_dim}, a.dtype);
-  sum.add({2 * passes, a.batch, a.keys, a.kv_heads, a.head_dim}, a.dtype);
+  const std::int64_t columns = a.head_dim + value_columns(a);  // of q and o, of k and v
+  sum.add({passes, a.batch, a.queries, a.heads, columns}, a.dtype);
+  sum.add({passes, a.batch, a.keys, a.kv_heads, columns}, a.dtype);
   sum.add({a.batch, a.heads, a.queries}, kStatistics);
   if (a.source == KeySource::kPassed && a.pass == Pass::kBackward) {  // d_q is added to
     sum.add({a.batch, a.queries, a.heads, a.head_dim}, a.dtype);
@@ -176,6 +182,10 @@ void count_traffic(const Norm& n, ByteCount& sum) {
 }
 
 void count_traffic(const Pointwise& p, ByteCount& sum) {
+  if (p.rotated > 0) {  // the others stay where they are
+    sum.add({2, p.rows, p.columns / p.head_dim, p.rotated}, p.dtype);
+    return;
+  }
   const bool masked = p.causal && (p.kind == PointwiseKind::kSoftmax ||
                                    p.kind == PointwiseKind::kSoftmaxBackward);
   const std::int64_t read = masked ? (p.columns + 1) / 2 : p.columns;
@@ -273,6 +283,12 @@ void count_traffic(const Permute& p, ByteCount& sum) {
   if (p.weighted) sum.add({p.rows, p.chosen}, kStatistics).add({p.slots}, kStatistics);
 }
 
+void count_traffic(const LatentKeys& l, ByteCount& sum) {
+  const std::int64_t latent = l.own + l.values;
+  sum.add({l.rows, l.heads, latent}, l.dtype).add({l.rows, l.rotated}, l.dtype);
+  sum.add({l.rows, l.heads, latent + l.rotated}, l.dtype);
+}
+
 void count_traffic(const Regroup& r, ByteCount& sum) {
   sum.add({2, r.outer, r.inner, r.rows * r.columns}, r.dtype);
 }
@@ -285,12 +301,12 @@ auto fields(const Gemm& g) {
 }
 auto fields(const Attention& a) {
   return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,
-                  a.dropout, a.dtype, a.deterministic, a.source, a.step);
+                  a.dropout, a.dtype, a.deterministic, a.source, a.step, a.value_dim);
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {
   return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim, p.scores,
-                  p.weighted);
+                  p.weighted, p.rotated);
 }
 auto fields(const Gather& g) {
   return std::tie(g.pass, g.rows, g.columns, g.vocabulary, g.dtype, g.gradient);
@@ -307,6 +323,9 @@ auto fields(const Route& r) {
 }
 auto fields(const Permute& p) {
   return std::tie(p.part, p.rows, p.chosen, p.slots, p.columns, p.dtype, p.weighted);
+}
+auto fields(const LatentKeys& l) {
+  return std::tie(l.pass, l.rows, l.heads, l.own, l.rotated, l.values, l.dtype);
 }
 auto fields(const Regroup& r) {
   return std::tie(r.outer, r.inner, r.rows, r.columns, r.dtype);

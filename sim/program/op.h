@@ -71,6 +71,9 @@ struct Gemm {
 // of its own, they are three tensors, q, k, v, and so are their gradients. Tokens are ordered
 // sequence first (row = position * micro-batch + sequence): splitting rows splits the sequence.
 //
+// Values may be narrower than queries and keys (latent attention): then there are three tensors,
+// and o is (tokens, a value_dim).
+//
 // Fused (flash-style) attention: softmax(q k^T / sqrt(head_dim)) v without the scores in memory.
 //   kForward   [qk,] qkv | q, k, v                  -> o (tokens, a d), lse (batch, a, s) fp32
 //   kBackward  these, o, lse, d_o         -> d_qkv (of qk: its first columns) | d_q, d_k, d_v
@@ -103,7 +106,25 @@ struct Attention {
   bool deterministic = false;  // backward adds up the gradient of q in an order that never changes
   KeySource source = KeySource::kOwn;
   std::int64_t step = 0;       // of kPassed: 1 .. c - 1
+  std::int64_t value_dim = 0;  // columns of a head's values; 0: head_dim
   bool operator==(const Attention&) const = default;
+};
+
+constexpr std::int64_t value_columns(const Attention& a) {
+  return a.value_dim > 0 ? a.value_dim : a.head_dim;
+}
+
+// Keys and values of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1). Of a
+// head's key `own` columns come from the latents, as its values do; behind them stand `rotated`
+// ones that all heads share, rotated here by their row's position (as kRotary does).
+//   kForward   kv (rows, heads (own + values)), shared (rows, rotated) -> k (rows, heads (own +
+//              rotated)), v (rows, heads values)
+//   kBackward  d_k, d_v -> d_kv, d_shared
+struct LatentKeys {
+  Pass pass = Pass::kForward;
+  std::int64_t rows = 0, heads = 0, own = 0, rotated = 0, values = 0;
+  Dtype dtype = Dtype::kBf16;
+  bool operator==(const LatentKeys&) const = default;
 };
 
 enum class NormKind : std::uint8_t { kLayer, kRms };
@@ -196,6 +217,8 @@ struct Pointwise {
   std::int64_t head_dim = 0;         // kRotary and its backward: columns of one head
   bool scores = false;               // kDropout: rows are those of scores (see Gemm), not tokens
   bool weighted = false;             // an activation of experts: times the router's weight of a row
+  std::int64_t rotated = 0;          // kRotary and its backward, in place: of a head's columns only
+                                     // the last so many; 0: all
   bool operator==(const Pointwise&) const = default;
 };
 
@@ -291,7 +314,7 @@ struct Regroup {
 };
 
 using Op = std::variant<Gemm, Attention, Norm, Pointwise, Gather, Loss, Update, Route, Permute,
-                        Regroup>;
+                        Regroup, LatentKeys>;
 
 // FLOPs that the kernel performs (a causal Attention counts half of the score matrix).
 // Memory-bound kinds count a handful of operations an element.

@@ -16,6 +16,7 @@
 //   route forward 4096x128 chosen=8 capacity=256 bf16
 //   permute permute 4096x2048 chosen=8 slots=32768 bf16 weighted
 //   regroup 8x16x256x2048 bf16
+//   latent_keys forward 4096 heads=16 own=128 rotated=64 values=128 bf16
 //
 // batch=1 and an output of the same dtype as the input are left out.
 
@@ -70,7 +71,9 @@ void print(std::string& out, const Gemm& g) {
 void print(std::string& out, const Attention& a) {
   append(out, "attention ", pass_name(a.pass), " batch=", a.batch, " heads=", a.heads);
   append(out, " kv_heads=", a.kv_heads, " queries=", a.queries, " keys=", a.keys);
-  append(out, " head_dim=", a.head_dim, ' ', dtype_name(a.dtype));
+  append(out, " head_dim=", a.head_dim, ' ');
+  if (a.value_dim > 0) append(out, "value_dim=", a.value_dim, ' ');
+  append(out, dtype_name(a.dtype));
   if (a.causal) append(out, " causal");
   if (a.dropout) append(out, " dropout");
   if (a.deterministic) append(out, " deterministic");
@@ -89,6 +92,7 @@ void print(std::string& out, const Pointwise& p) {
   if (p.output != p.dtype) append(out, " output=", dtype_name(p.output));
   if (p.causal) append(out, " causal");
   if (p.head_dim != 0) append(out, " head_dim=", p.head_dim);
+  if (p.rotated != 0) append(out, " rotated=", p.rotated);
   if (p.scores) append(out, " scores");
   if (p.weighted) append(out, " weighted");
 }
@@ -119,6 +123,11 @@ void print(std::string& out, const Permute& p) {
   append(out, "permute ", permute_name(p.part), ' ', p.rows, 'x', p.columns, " chosen=", p.chosen);
   append(out, " slots=", p.slots, ' ', dtype_name(p.dtype));
   if (p.weighted) append(out, " weighted");
+}
+
+void print(std::string& out, const LatentKeys& l) {
+  append(out, "latent_keys ", pass_name(l.pass), ' ', l.rows, " heads=", l.heads, " own=", l.own);
+  append(out, " rotated=", l.rotated, " values=", l.values, ' ', dtype_name(l.dtype));
 }
 
 void print(std::string& out, const Regroup& r) {
@@ -159,6 +168,9 @@ Op read_attention(Tokens& in) {
   a.queries = in.integer("queries=", 1, kSizeMax);
   a.keys = in.integer("keys=", 1, kSizeMax);
   a.head_dim = in.integer("head_dim=", 1, kSizeMax);
+  if (in.peek().starts_with("value_dim=")) {
+    a.value_dim = in.integer("value_dim=", 1, kSizeMax);
+  }
   a.dtype = read_dtype(in);
   a.causal = in.take("causal");
   a.dropout = in.take("dropout");
@@ -188,6 +200,9 @@ Op read_pointwise(Tokens& in) {
   p.output = read_output(in, p.dtype);
   p.causal = in.take("causal");
   if (in.peek().starts_with("head_dim=")) p.head_dim = in.integer("head_dim=", 1, kSizeMax);
+  if (p.head_dim > 0 && in.peek().starts_with("rotated=")) {
+    p.rotated = in.integer("rotated=", 1, p.head_dim);
+  }
   p.scores = p.kind == PointwiseKind::kDropout && in.take("scores");
   p.weighted = is_activation(p.kind) && in.take("weighted");
   return p;
@@ -244,6 +259,18 @@ Op read_permute(Tokens& in) {
   return p;
 }
 
+Op read_latent_keys(Tokens& in) {
+  LatentKeys l;
+  l.pass = in.word(pass_name, 2);
+  in.sizes({&l.rows});
+  l.heads = in.integer("heads=", 1, kSizeMax);
+  l.own = in.integer("own=", 1, kSizeMax);
+  l.rotated = in.integer("rotated=", 1, kSizeMax);
+  l.values = in.integer("values=", 1, kSizeMax);
+  l.dtype = read_dtype(in);
+  return l;
+}
+
 Op read_regroup(Tokens& in) {
   Regroup r;
   in.sizes({&r.outer, &r.inner, &r.rows, &r.columns});
@@ -262,7 +289,9 @@ Op read_op(Tokens& in) {
   if (in.take("route")) return read_route(in);
   if (in.take("permute")) return read_permute(in);
   if (in.take("regroup")) return read_regroup(in);
-  in.fail("gemm, attention, norm, pointwise, gather, loss, update, route, permute or regroup");
+  if (in.take("latent_keys")) return read_latent_keys(in);
+  in.fail("gemm, attention, norm, pointwise, gather, loss, update, route, permute, regroup or "
+          "latent_keys");
 }
 
 }  // namespace

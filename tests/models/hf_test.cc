@@ -238,7 +238,6 @@ TEST(HuggingFace, RefusesClassesWithExpertsByWhatElseTheyHave) {
   EXPECT_THAT(hf_error(small("gpt_oss", R"("num_local_experts": 128)")),
               AllOf(HasSubstr("model_type"), HasSubstr("sinks"), HasSubstr("not covered yet")));
   EXPECT_THAT(hf_error(small("qwen2_moe", R"("num_experts": 60)")), HasSubstr("gate of its own"));
-  EXPECT_THAT(hf_error(small("deepseek_v2")), HasSubstr("latent attention"));
 }
 
 TEST(HuggingFace, RefusesExpertsInSomeLayersOnlyUnlessTheyAreTheLast) {
@@ -256,9 +255,26 @@ TEST(HuggingFace, RefusesMoreExpertsATokenThanThereAre) {
               AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("3 experts of 2")));
 }
 
-TEST(HuggingFace, RefusesLatentAttention) {
-  EXPECT_THAT(hf_error(small("deepseek_v3", R"("kv_lora_rank": 512)")),
-              AllOf(HasSubstr("latent attention"), HasSubstr("not covered yet")));
+// Heads of qk_nope + qk_rope columns; two shared experts are one of twice the width. Queries of
+// whole tokens are q_lora_rank null (DeepSeek-V2-Lite).
+TEST(HuggingFace, ReadsLatentAttentionAndSharedExperts) {
+  const Model model = read_hf(small("deepseek_v3", R"("kv_lora_rank": 32, "q_lora_rank": 48,
+      "qk_nope_head_dim": 24, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 16,
+      "num_experts_per_tok": 4, "moe_intermediate_size": 20, "n_shared_experts": 2,
+      "first_k_dense_replace": 1)"));
+  EXPECT_TRUE(model.latent());
+  EXPECT_EQ(model.kv_rank, 32);
+  EXPECT_EQ(model.q_rank, 48);
+  EXPECT_EQ(model.head_dim, 32);
+  EXPECT_EQ(model.rotary_dim, 8);
+  EXPECT_EQ(model.value_dim, 16);
+  EXPECT_EQ(model.experts, 16);
+  EXPECT_EQ(model.shared_ffn, 40);
+  EXPECT_EQ(model.dense_layers, 1);
+  EXPECT_EQ(read_hf(small("deepseek_v2", R"("q_lora_rank": null)")).q_rank, 0);
+  EXPECT_THAT(hf_error(small("deepseek_v3", R"("moe_layer_freq": 2)")), HasSubstr("must be 1"));
+  EXPECT_THAT(hf_error(small("deepseek_v3", R"("num_key_value_heads": 1)")),
+              AllOf(HasSubstr("num_key_value_heads"), HasSubstr("each of 8 heads")));
 }
 
 TEST(HuggingFace, RefusesAMissingSizeAtTheTopLevel) {

@@ -89,7 +89,8 @@ KernelKind kind_of_op(const Op& op, Phase phase) {
       [](const Update&) { return KernelKind::kOptimizer; },
       [](const Route&) { return KernelKind::kOther; },
       [](const Permute&) { return KernelKind::kPointwise; },
-      [](const Regroup&) { return KernelKind::kPointwise; });
+      [](const Regroup&) { return KernelKind::kPointwise; },
+      [](const LatentKeys&) { return KernelKind::kPointwise; });
 }
 
 KernelKind kind_of_name(std::string_view name) {

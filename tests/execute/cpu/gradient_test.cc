@@ -71,6 +71,48 @@ TEST_F(Gradient, OfFusedAttention) {
   }
 }
 
+// 2 heads of 6 columns, of which 2 are rotated and the same for both, with values of 3; 3 positions
+// of 2 sequences: from latents' keys to attention's result.
+TEST_F(Gradient, OfLatentKeysAndNarrowerValues) {
+  Array q = random({6, 12}), kv = random({6, 14}), shared = random({6, 2});
+  Array k = empty({6, 12}), v = empty({6, 6}), o = empty({6, 6}), lse = empty({2, 2, 3});
+  LatentKeys keys{Pass::kForward, 6, 2, 4, 2, 3, kReal};
+  Attention op{Pass::kForward, 2, 2, 2, 3, 3, 6, true, false, kReal};
+  op.value_dim = 3;
+  const auto loss = [&] {
+    run(keys, {&kv, &shared}, {&k, &v});
+    run(op, {&q, &k, &v}, {&o, &lse});
+    return sum(o);
+  };
+  loss();
+  Array d_o = weights_of(o), d_q = empty({6, 12}), d_k = empty({6, 12}), d_v = empty({6, 6});
+  Array d_kv = empty({6, 14}), d_shared = empty({6, 2});
+  op.pass = Pass::kBackward;
+  run(op, {&q, &k, &v, &o, &lse, &d_o}, {&d_q, &d_k, &d_v});
+  keys.pass = Pass::kBackward;
+  run(keys, {&d_k, &d_v}, {&d_kv, &d_shared});
+  op.pass = keys.pass = Pass::kForward;
+  expect_gradient(loss, q, d_q);
+  expect_gradient(loss, kv, d_kv);
+  expect_gradient(loss, shared, d_shared);
+}
+
+// Of each head's 6 columns the last 2 turn; the others stay.
+TEST_F(Gradient, OfARotationOfSomeColumns) {
+  Array x = random({6, 12});
+  const Array before = x;
+  Pointwise op{PointwiseKind::kRotary, 6, 12, kReal, kReal, false, 6};
+  op.rotated = 2;
+  run(op, {&x}, {&x});
+  for (std::size_t i = 0; i < x.data.size(); ++i) {
+    if (i % 6 < 4 || i < 24) EXPECT_EQ(x.data[i], before.data[i]);  // rows 0, 1: position 0
+    if (i % 6 >= 4 && i >= 24) EXPECT_NE(x.data[i], before.data[i]);
+  }
+  op.kind = PointwiseKind::kRotaryBackward;
+  run(op, {&x}, {&x});
+  for (std::size_t i = 0; i < x.data.size(); ++i) EXPECT_NEAR(x.data[i], before.data[i], 1e-12);
+}
+
 // The same without the fused kernel, and the same numbers as with it; with dropout too.
 TEST_F(Gradient, OfUnfusedAttention) {
   Array qkv = random({6, 32}), o = empty({6, 16}), fused = o, lse = empty({2, 4, 3});

@@ -73,6 +73,7 @@ class DeviceOp final : public TwoSidedOp {
         [&](const Update&) { throw std::runtime_error("no update is launched here"); },
         [&](const Route&) { throw std::runtime_error("experts are not covered here"); },
         [&](const Permute&) { throw std::runtime_error("experts are not covered here"); },
+        [&](const LatentKeys&) { throw std::runtime_error("latents are not covered here"); },
         [&](const Regroup&) { throw std::runtime_error("experts are not covered here"); },
         [&](const auto& op) { launch(op, there, at); });
     require(cudaDeviceSynchronize());
