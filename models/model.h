@@ -73,9 +73,9 @@ Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bo
 // A preset names its sizes as the members above, and says "style": "llama" (the default: RMSNorm,
 // SwiGLU, rotary, no biases, untied, no dropout) or "gpt" (LayerNorm, GELU, learned positions,
 // biases everywhere, tied, dropout); every other member may be given to differ. Left out, kv_heads
-// is heads, head_dim is hidden / heads, and ffn is 4 hidden where the MLP has no gate. With experts,
-// ffn is expert_ffn where no layer is dense, and mlp_bias is false in every style. "source" and
-// "description" are for people. A "name" wins over the one given here.
+// is heads, head_dim is hidden / heads, and ffn is 4 hidden where the MLP has no gate. With
+// experts, ffn is expert_ffn where no layer is dense, and mlp_bias is false in every style.
+// "source" and "description" are for people. A "name" wins over the one given here.
 //
 // Throws Error: unknown model_type (with the supported ones), experts of a class that is not known
 // to have them, latent attention (not covered yet), a missing size, h not divisible where it must
