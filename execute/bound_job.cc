@@ -44,14 +44,6 @@ std::int64_t total(std::span<const Stretch> stretches) {
   return elements;
 }
 
-Axis charged(AxisSet axes) {
-  for (const Axis axis :
-       {Axis::kPipeline, Axis::kData, Axis::kReplica, Axis::kExpert, Axis::kContext}) {
-    if (axes.has(axis)) return axis;
-  }
-  return Axis::kTensor;
-}
-
 BoundJob::BoundJob(const Job& job, int rank)
     : job_(job),
       rank_(rank),

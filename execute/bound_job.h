@@ -32,9 +32,6 @@ struct Stretch {
 };
 std::int64_t total(std::span<const Stretch> stretches);  // elements
 
-// Whose fault a wait is: the axis that the transfer's bytes are charged to.
-Axis charged(AxisSet axes);
-
 // A stretch of the training state, all of the same elements. Without a master the weights are
 // their own.
 struct StateStretch {

@@ -8,6 +8,7 @@
 #include "execute/convert.h"
 #include "execute/rank.h"
 #include "sim/base/error.h"
+#include "sim/program/charged.h"
 
 namespace stepcast {
 
@@ -66,7 +67,7 @@ void Rank::count_sent(const Transfer& transfer, std::span<const Stretch> stretch
   Transfer moved = transfer;
   moved.bytes = {};
   for (const Stretch& stretch : stretches) moved.bytes += Bytes(stretch.bytes());
-  result_run_.sent[static_cast<std::size_t>(charged(transfer.axes))] +=
+  result_run_.sent[static_cast<std::size_t>(charged_axis(transfer))] +=
       sent_bytes(moved, job_.mesh);
 }
 
@@ -133,7 +134,7 @@ void Rank::collective(const Body& body, const Collective& collective) {
     }
     unpack(result_, carried_.out);
   }
-  part_ = part_of(charged(transfer.axes));
+  part_ = part_of(charged_axis(transfer));
 }
 
 }  // namespace stepcast

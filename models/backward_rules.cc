@@ -56,12 +56,13 @@ void Backward::linear(const Node& node, const Gemm& op) {
   if (eight_bit && x == input_of) x = columns_of(node, x, ".input.transpose");
   const ValueId dx = contribution(input_of);
   const Gemm input{op.m,     op.k,      op.n,  op.batch, GemmRole::kInputGradient,
-                   op.dtype, op.output, false, false, op.block_scales};
+                   op.dtype, op.output, false, false,    op.block_scales,
+                   op.grouped};
   push(make(node, ".input_gradient", input, {dy, w}, {dx}));
   give(node, input_of, dx);
   const ValueId dw = weight_gradient(weight_of), db = weight_gradient(b);
   const Gemm weight{op.n, op.k, op.m, op.batch, GemmRole::kWeightGradient, op.dtype,
-                    options_.gradients, options_.accumulate, op.bias, op.block_scales};
+                    options_.gradients, options_.accumulate, op.bias, op.block_scales, op.grouped};
   pending_.push_back(make(node, ".weight_gradient", weight,
                           {dy_columns, x, read_back(dw), read_back(db)}, {dw, db}));
 }

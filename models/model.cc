@@ -87,20 +87,25 @@ void refuse_other_form(const Object& object) {
   }
 }
 
-// What the keys of the experts may be: nothing without them, and then each within the others.
+// Without experts the other keys say nothing, but each keeps its limits.
 void read_preset_experts(const Object& o, Model& m) {
   m.experts = o.integer("experts", 0, kModelLimits.experts);
+  m.shared_ffn = o.integer("shared_ffn", 0, {0, kModelLimits.ffn.most});
+  m.dense_layers = o.integer("dense_layers", 0, {0, kModelLimits.layers.most});
   if (m.experts > 0) {
-    m.experts_per_token = o.integer("experts_per_token", kModelLimits.experts);
+    m.experts_per_token = o.integer("experts_per_token", {1, kModelLimits.experts.most});
     m.expert_ffn = o.integer("expert_ffn", kModelLimits.ffn);
-    m.shared_ffn = o.integer("shared_ffn", 0, {0, kModelLimits.ffn.most});
-    m.dense_layers = o.integer("dense_layers", 0, {0, kModelLimits.layers.most});
     m.mlp_bias = false;  // what a style says is of dense layers
     return;
   }
-  for (const char* key : {"experts_per_token", "expert_ffn", "shared_ffn", "dense_layers"}) {
-    if (o.integer(key, 0, {0, kModelLimits.ffn.most}) == 0) continue;
-    o.fail(key, "the model has no experts; say how many by \"experts\"");
+  m.experts_per_token = o.integer("experts_per_token", 0, kModelLimits.experts);
+  m.expert_ffn = o.integer("expert_ffn", 0, {0, kModelLimits.ffn.most});
+  const std::pair<const char*, std::int64_t> others[] = {{"experts_per_token", m.experts_per_token},
+                                                         {"expert_ffn", m.expert_ffn},
+                                                         {"shared_ffn", m.shared_ffn},
+                                                         {"dense_layers", m.dense_layers}};
+  for (const auto& [key, value] : others) {
+    if (value != 0) o.fail(key, "the model has no experts; say how many by \"experts\"");
   }
 }
 

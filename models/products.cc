@@ -121,6 +121,7 @@ ValueId TransformerWriter::product(std::string_view name, ValueId entered, Rows 
   Gemm op{rows.rows,       out,           in,    matrices, GemmRole::kForward,
           plan_.product(), plan_.compute, false, bias};
   op.block_scales = plan_.eight_bit.blocks();
+  op.grouped = matrices > 1;
   block_.add(name, op, {entered, read, b}, {y}, modules);
   return y;
 }

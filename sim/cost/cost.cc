@@ -189,6 +189,9 @@ Passes unfused(const Loss& l, LossKernels kernels) {
   return {each * count(l.rows, l.vocabulary), more};
 }
 
+// A linear layer's, not unfused attention's.
+bool of_weight(const Gemm& g) { return g.batch == 1 || g.grouped; }
+
 // Autograd's weight gradient where accumulation is not fused: a matrix of the compute type.
 bool apart(const Gemm& g, const Fusion& fusion) {
   return g.role == GemmRole::kWeightGradient && g.accumulate && !fusion.accumulation;
@@ -197,7 +200,7 @@ bool apart(const Gemm& g, const Fusion& fusion) {
 // PyTorch's FSDP reduces one tensor of all gradients of a shard group. FSDP1's parameters are views
 // split from a flat one, and the split's backward concatenates; FSDP2 copies them in.
 bool regrouped(const Gemm& g, const Fusion& fusion) {
-  return g.role == GemmRole::kWeightGradient && !g.accumulate && g.batch == 1 &&
+  return g.role == GemmRole::kWeightGradient && !g.accumulate && of_weight(g) &&
          !fusion.flat_gradients;
 }
 
@@ -216,7 +219,7 @@ Gemm as_made(Gemm g, const Fusion& fusion) {
 Passes copied(const Gemm& g, const Fusion& fusion) {
   const double size = 2 * static_cast<double>(dtype_size(g.output));
   const bool forward = g.role == GemmRole::kForward;
-  if (g.batch == 1) {
+  if (of_weight(g)) {
     if (fusion.biases || !forward || !g.bias) return {};
     return {size * count(g.m, g.n), 1};
   }
@@ -229,7 +232,8 @@ Passes copied(const Gemm& g, const Fusion& fusion) {
 // buffer afterwards is read, and the buffer read and written: nothing of that is hidden behind the
 // product. A cast of its own writes the addend once more, in the buffer's type, and reads it again.
 Passes unfused(const Gemm& g, const Fusion& fusion) {
-  if (g.role != GemmRole::kWeightGradient || g.batch > 1) return copied(g, fusion);
+  if (g.role != GemmRole::kWeightGradient || !of_weight(g)) return copied(g, fusion);
+  const double elements = static_cast<double>(g.batch) * count(g.m, g.n);
   Passes passes;
   if (g.bias && !fusion.bias_gradients) {
     passes.bytes += count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
@@ -238,7 +242,7 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
   const Dtype made = as_made(g, fusion).output;
   const double buffer = static_cast<double>(dtype_size(g.output));
   if (regrouped(g, fusion)) {
-    passes.bytes += (static_cast<double>(dtype_size(made)) + buffer) * count(g.m, g.n);
+    passes.bytes += (static_cast<double>(dtype_size(made)) + buffer) * elements;
     ++passes.kernels;
   }
   if (!apart(g, fusion)) return passes;
@@ -252,7 +256,7 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
     each += 2 * buffer;
     ++passes.kernels;
   }
-  passes.bytes += each * count(g.m, g.n);
+  passes.bytes += each * elements;
   return passes;
 }
 
@@ -345,6 +349,28 @@ Passes unfused(const Update& u, const Fusion& fusion) {
   return {elements * (16 + 4), 3};
 }
 
+// Megatron-Core's unfused permute and unpermute (megatron/core/transformer/moe/moe_utils.py). Out:
+// the map is transposed and sorted (five kernels), its places and weights are taken, and a row is
+// read for each of its slots. Back: zeros, to which each slot is added where they lie. As each
+// other's gradients the same, but what was sorted is kept.
+Passes unfused(const Permute& p, const Fusion& fusion) {
+  if (fusion.permutes) return {};
+  const double row = static_cast<double>(p.columns) * static_cast<double>(dtype_size(p.dtype));
+  if (p.part == PermutePart::kUnpermute) return {2 * row * static_cast<double>(p.slots), 1};
+  const double again = static_cast<double>(std::max<std::int64_t>(p.slots - p.rows, 0));
+  return {row * again, p.weighted ? 9.0 : 0.0};
+}
+
+// Its unfused router (topk_routing_with_score_function in that file). The highest logits are found
+// and sorted, their softmax is worked out and cast; weights and map of all experts are two tensors
+// of zeros into which those are scattered, the map by way of integers, and summed up by expert:
+// 3 c + 10 bytes of a logit. Backward: gathered, the softmax's gradient, zeros, scattered.
+Passes unfused(const Route& r, const Fusion& fusion) {
+  if (fusion.routers) return {};
+  if (r.pass == Pass::kBackward) return {0, 3};
+  return {(3 * static_cast<double>(dtype_size(r.dtype)) + 10) * count(r.rows, r.experts), 11};
+}
+
 // All other kinds are one kernel in every framework.
 template <class Any>
 Passes unfused(const Any&, const Fusion&) {
@@ -414,6 +440,17 @@ Device slowest_of(const Device& device, int devices) {
   slowest.kernels.matrix.efficiency /= pace;
   for (auto& [name, attention] : slowest.kernels.attention) attention.sustained /= pace;
   return slowest;
+}
+
+// The host's time for one of TransformerEngine's products in a loop: descriptors, the heuristic and
+// the launch. Of MooreThreads/SimuMax's grouped products on a B200 those with the least work, of 80
+// to 256 experts, take 8.8 to 9.4 us each (four shapes, five rows), as far apart as their work is.
+constexpr Seconds kProductIssue{9e-6};
+
+Seconds issue_time(const Op& op, const Device& device) {
+  const auto* gemm = std::get_if<Gemm>(&op);
+  if (gemm == nullptr || !gemm->grouped || device.kernels.fusion.groups) return Seconds(0);
+  return kProductIssue * static_cast<double>(gemm->batch - 1);
 }
 
 Cost op_cost(const Op& op, const Device& device, const Setting& setting) {

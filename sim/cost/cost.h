@@ -33,6 +33,10 @@ struct Setting {
 // A dtype that the device's matrix units do not know runs at the rate of the next wider one.
 Cost op_cost(const Op& op, const Device& device, const Setting& setting = {});
 
+// What the host takes to issue the kernels of an op beyond the first, beside the device: those of
+// experts' products, where each has one of its own (Fusion::groups). Else 0.
+Seconds issue_time(const Op& op, const Device& device);
+
 // The device that sets the pace of so many that wait for each other in every step: the slowest. Its
 // sustained rates are those of `device` over 1 + spread x e, where e is what the highest of so
 // many normal deviates is expected to be, the quantile (n - 3/8) / (n + 1/4) (Blom, "Statistical

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/base/error.h"
+#include "sim/program/charged.h"
 #include "sim/program/pieces.h"
 
 namespace stepcast {
@@ -74,6 +75,7 @@ class Compiler {
                    "prices belong to the job");
     code_.host[kIssued] = prices.issue;
     code_.host[kFilled] = prices.fill.value_or(prices.issue);
+    code_.host[kGrouped] = prices.issue + prices.groups;
     code_.graph = prices.graph;
     code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
@@ -300,9 +302,15 @@ class Compiler {
     return op != nullptr && op->kind == PointwiseKind::kFill && compute.phase != Phase::kOptimizer;
   }
 
+  bool is_grouped(const Compute& compute) const {
+    const auto* op = std::get_if<Gemm>(&job_.ops[static_cast<std::size_t>(compute.op)]);
+    return op != nullptr && op->grouped;
+  }
+
   void add(const Compute& compute) {
     Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
     if (fills(compute)) micro.host = kFilled;
+    if (is_grouped(compute)) micro.host = kGrouped;
     micro.part = part_of(compute.phase);
     micro.other = compute.op;
     const auto op = static_cast<std::size_t>(compute.op);
@@ -320,7 +328,7 @@ class Compiler {
     const Transfer& what = transfer(collective.transfer);
     const std::int32_t with = meeting(what);
     Micro& micro = emit(with < 0 ? MicroKind::kLocal : MicroKind::kMeet, collective.stream);
-    micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(what.axes));
+    micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(what));
     // What all stages meet for is waiting for the last one's cool-down.
     if (code_.one_stream && micro.part == Part::kPipeline) micro.part = Part::kBubble;
     micro.other = with;

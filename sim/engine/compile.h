@@ -43,8 +43,9 @@ enum HostTime : std::uint8_t {
   kIssued,       // by itself
   kFilled,       // the fill of a new tensor: part of another kernel's call
   kWithAnother,  // a further piece: in no time more than the first one
+  kGrouped,      // the products of a rank's experts, each a kernel of its own
 };
-inline constexpr std::size_t kHostTimes = 3;
+inline constexpr std::size_t kHostTimes = 4;
 
 struct Micro {
   MicroKind kind = MicroKind::kEnd;

@@ -35,7 +35,7 @@ constexpr double kMemoryBytes = 2.5;
 // three each, in the midst of another op's call; a framework's Python and autograd pass once for
 // both. An assumption, from what profiles of eager PyTorch commonly show.
 constexpr Seconds kFillLaunch{5e-6};
-constexpr int kMessageBlocks = 2;     // of a send or an all-to-all, whose channels are not known
+constexpr int kMessageBlocks = 2;     // of a send and whatever else's channels are not known
 
 // Through which port a transfer of the Job goes.
 enum class Port : std::uint8_t { kNone, kInNode, kBetweenNodes };
@@ -257,6 +257,10 @@ Prices price(const Job& job, const Cluster& given) {
     prices.issue = rounded(cluster.device.launch, "a launch");
     prices.fill = rounded(std::min(cluster.device.launch, kFillLaunch), "a fill");
     prices.pass = rounded(cluster.device.pass, "the host's part of a pass");
+    for (const Op& op : job.ops) {
+      prices.groups = std::max(prices.groups,
+                               rounded(issue_time(op, cluster.device), "the launches of products"));
+    }
   }
   // Ranks are laid on devices in rank order. A slow device that no rank uses slows nobody.
   const int ranks = job.mesh.ranks();

@@ -56,7 +56,7 @@ void check_length(const Job& job, const Prices& prices) {
       } else {
         continue;
       }
-      add(std::max(prices.issue, prices.fill.value_or(Duration())));
+      add(std::max(prices.issue + prices.groups, prices.fill.value_or(Duration())));
     }
     of_body.push_back(sum);
   }

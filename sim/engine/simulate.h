@@ -17,7 +17,8 @@
 //   Synchronize                 host = latest of host and all the rank's clocks
 //   Alloc, Free, Mark           no time
 // Before a call of a pass (a body of forward or backward with kernels): host += pass. A fill in a
-// pass (a Pointwise kFill: of a new tensor, deterministic runs) takes the host `fill`, not issue.
+// pass (a Pointwise kFill: of a new tensor, deterministic runs) takes the host `fill`, not issue;
+// the products of experts (Gemm::grouped) issue + groups.
 // The host's clock begins at Prices::graph.
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
@@ -101,6 +102,8 @@ struct Prices {
   Duration issue;              // host time to issue one kernel, collective or message
   // That of the fill of a new tensor within a pass: part of another kernel's call. None: issue.
   std::optional<Duration> fill;
+  // And beyond `issue` that of the products of a rank's experts, which are as many in all of them.
+  Duration groups;
   Duration pass;               // and before each call of a body that is a pass
   Duration graph;              // and before all of a step that is launched whole
   std::vector<double> slow;    // by rank: factor on its ops; empty if all are 1
@@ -171,9 +174,7 @@ struct MemoryOptions {
 // skipped (sim/engine/replay.h).
 Footprint account(const Job& job, const Cluster& cluster, const MemoryOptions& options = {});
 
-// The axis on whose account the bytes and the time of a collective on `axes` go: pipeline if it is
-// one of them (scalars of all ranks), else data, else replica, else the last of those left.
-Axis charged_axis(AxisSet axes);
+// Of each stage, by charged_axis() (sim/program/charged.h).
 Traffic count_traffic(const Job& job);
 
 }  // namespace stepcast

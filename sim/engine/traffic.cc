@@ -2,8 +2,8 @@
 // of the bodies plus the number of calls.
 #include <vector>
 
-#include "sim/base/error.h"
 #include "sim/engine/simulate.h"
+#include "sim/program/charged.h"
 
 namespace stepcast {
 namespace {
@@ -20,22 +20,13 @@ ByAxis sent_by_body(const Job& job, const Body& body) {
     if (const auto* send = std::get_if<Send>(&instruction)) add(send->transfer, Axis::kPipeline);
     if (const auto* collective = std::get_if<Collective>(&instruction)) {
       const Transfer& transfer = job.transfers[static_cast<std::size_t>(collective->transfer)];
-      if (!transfer.axes.empty()) add(collective->transfer, charged_axis(transfer.axes));
+      if (!transfer.axes.empty()) add(collective->transfer, charged_axis(transfer));
     }
   }
   return sent;
 }
 
 }  // namespace
-
-Axis charged_axis(AxisSet axes) {
-  STEPCAST_CHECK(!axes.empty(), "a collective has an axis");
-  for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kReplica, Axis::kExpert,
-                          Axis::kContext}) {
-    if (axes.has(axis)) return axis;
-  }
-  return Axis::kTensor;
-}
 
 Traffic count_traffic(const Job& job) {
   std::vector<ByAxis> bodies;

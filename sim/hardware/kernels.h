@@ -97,6 +97,9 @@ struct Fusion {
   bool norm_sums = true;       // false: a norm's sums each end a kernel, fp32 between them
   bool gelu = true;            // false: the fp32 tanh in it is kept for its gradient
   bool dropout = true;         // false: its random bits are written, then read
+  bool groups = true;          // false: the product of each expert is a kernel of its own
+  bool permutes = true;        // false: tokens are sorted, gathered and added up one by one
+  bool routers = true;         // false: highest logits, softmax and the map of experts one by one
   bool casts = false;          // true: 8-bit operands are cast by the kernel that makes their input
 
   bool operator==(const Fusion&) const = default;

@@ -25,7 +25,6 @@ constexpr Bytes kPage = mebibytes(2);            // CUDA_IPC_MIN; granularity of
 constexpr Bytes kNvlsBuffer = mebibytes(1);      // chunk of 128 KiB x 8 steps
 constexpr int kSharedSteps = 16;                 // NCCL_SHARED_STEPS, of a pool for sends
 constexpr Bytes kChunkInNode(524'288), kChunkAcross(131'072);  // NCCL_P2P_NVL/NET_CHUNKSIZE
-constexpr int kChannelsMax = 64;                 // MAXCHANNELS
 constexpr int kPeersPerBatch = 8;                // NCCL_MAX_DEV_WORK_P2P_PER_BATCH
 // ncclDevChannelPeer: two ncclConnInfo of 152 B for each direction.
 constexpr std::int64_t kPeerEntry = 4 * 152;
@@ -57,9 +56,7 @@ struct Counts {
 // ncclTopoComputeP2pChannels and ncclTopoGetNchannels of src/graph/paths.cc.
 Counts count(const Placement& p, const Cluster& cluster) {
   const NcclShape shape = nccl_shape(p, cluster);
-  Counts c{p.ranks, p.nodes, ceil_div(p.ranks, p.nodes), std::min(shape.channels, kChannelsMax),
-           0, 0};
-  c.send_channels = std::min(power_of_two(c.channels), kChannelsMax);
+  Counts c{p.ranks, p.nodes, ceil_div(p.ranks, p.nodes), shape.channels, shape.send_channels, 0};
   if (p.nodes == 1) {
     c.send_channels_a_peer =
         std::min(c.send_channels, power_of_two(2 * links_of(*cluster.device.nccl)));

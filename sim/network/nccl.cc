@@ -38,6 +38,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -357,7 +358,9 @@ bool nccl_tunes(TransferKind kind, const Cluster& cluster) {
 NcclShape nccl_shape(const Placement& placement, const Cluster& cluster) {
   const Graph graph = graph_of(placement, cluster);
   const int nvls = channels_of(graph.nodes == 1 ? kNvls : kNvlsTree, graph);
-  return {channels_of(kRing, graph), nvls, nvls_heads(graph)};
+  const int channels = std::min(channels_of(kRing, graph), kNcclChannelsMax);
+  const auto sends = static_cast<int>(std::bit_ceil(static_cast<unsigned>(channels)));
+  return {channels, std::min(sends, kNcclChannelsMax), nvls, nvls_heads(graph)};
 }
 
 TransferChoice nccl_choice(TransferKind kind, Bytes bytes, const Placement& placement,

@@ -13,10 +13,14 @@ namespace stepcast {
 // all-reduce, all-gather, reduce-scatter or broadcast on a device that has `nccl`.
 bool nccl_tunes(TransferKind kind, const Cluster& cluster);
 
-// What NCCL has for a group at most: channels of rings and trees, channels and heads of NVLS.
-// REQUIRES: cluster.device.nccl, at least two ranks.
+inline constexpr int kNcclChannelsMax = 64;  // MAXCHANNELS
+
+// What NCCL has for a group at most: channels of rings and trees, of sends and receives (those
+// rounded up to a power of two: src/graph/paths.cc, ncclTopoComputeP2pChannels), channels and heads
+// of NVLS. REQUIRES: cluster.device.nccl, at least two ranks.
 struct NcclShape {
   int channels = 0;
+  int send_channels = 0;
   int nvls_channels = 0;
   int nvls_heads = 0;  // devices of a node that reduce a share each
 };

@@ -14,7 +14,8 @@
 // ranks do not proceed in lockstep. Tree and its 0.92 are from the same file. All-to-all: each
 // rank's remote bytes through its share of the NICs, next to its local bytes over the node's links
 // (checked by NVIDIA/nccl#1138 and #780); its messages are all posted at once, so latency counts
-// once.
+// once (18 to 22 us for 1 MiB with 1 to 7 peers on B300, see kChannelCopy). NCCL's is one kernel of
+// sends and receives, to the rank itself, too.
 // Cost of a time: that of place() plus a few dozen operations.
 #include "sim/network/network.h"
 
@@ -35,6 +36,13 @@ namespace {
 
 constexpr double kTreeEfficiency = 0.92;  // of the bus bandwidth (tuning.cc)
 constexpr std::int64_t kWindows = 16;     // nodes looked at where nodes differ
+
+// What one channel's block of threads copies. 32 of them take 682 GB/s of all that a rank holds,
+// its own part with the rest, whether it has 1, 3 or 7 peers: all-to-alls of 128 and 256 MiB on
+// B300, whose links give each as much (uccl-project/uccl experimental/ukernel/docs/
+// b300_native_nccl_measurements.md: 706, 685 and 688 GB/s). The same is assumed of other devices,
+// whose links are slower than their channels.
+constexpr Bandwidth kChannelCopy = gigabytes_per_second(21.3);
 
 struct Step {
   std::int64_t degree, stride;
@@ -187,8 +195,17 @@ TransferChoice all_to_all_choice(Bytes bytes, const Placement& p, const Cluster&
     time = std::max(time, bytes / nic * ((n - q) / n));
     per_byte = std::max(per_byte, (n - q) / n / nic.value);
   }
-  return simple_choice(time + slowest_hop(p, cluster), "direct",
-                       Bandwidth((n - 1) / n / per_byte));
+  TransferChoice choice = simple_choice(time, "direct", Bandwidth());
+  if (cluster.device.nccl) {
+    choice.channels = nccl_shape(p, cluster).send_channels;
+    const Bandwidth copy = kChannelCopy * choice.channels;
+    per_byte = std::max(per_byte, 1 / copy.value);
+    choice.time = std::max(time, bytes / copy) + cluster.device.kernels.collectives.start;
+    choice.basis = cluster.device.kernels.collectives.basis;
+  }
+  choice.time += slowest_hop(p, cluster);
+  choice.bus_bandwidth = Bandwidth((n - 1) / n / per_byte);
+  return choice;
 }
 
 // Every group of the kind sends at once; of a group's ranks in a node only the one at its edge

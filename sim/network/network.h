@@ -79,7 +79,9 @@ struct TransferChoice {
 //   broadcast                S/B + path
 // And on all:
 //   all-to-all               max(local (q-1)/n S / node bandwidth, remote (n-q)/n S / NIC share)
-//                            + one latency, with q = ranks_per_node; or limits.exchange S, if more
+//                            + one latency, with q = ranks_per_node; or limits.exchange S, if more.
+//                            With `nccl`: or S / what the channels copy, if more; + the start of a
+//                            collective
 //   send                     S/B + one latency, of the slowest hop of its axis, through one
 //                            device's own NICs
 // Zero for a group of one. Where the cluster has a profile with a curve of the same kind and group,

@@ -281,7 +281,7 @@ void count_traffic(const Regroup& r, ByteCount& sum) {
 
 auto fields(const Gemm& g) {
   return std::tie(g.m, g.n, g.k, g.batch, g.role, g.dtype, g.output, g.accumulate, g.bias,
-                  g.block_scales);
+                  g.block_scales, g.grouped);
 }
 auto fields(const Attention& a) {
   return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,

@@ -37,7 +37,8 @@ enum class Pass : std::uint8_t { kForward, kBackward };
 enum class GemmRole : std::uint8_t { kForward, kInputGradient, kWeightGradient };
 
 // C(m, n) = A(m, k) B(k, n), `batch` times; multiply-add counts as two FLOPs. A linear layer of
-// `batch` experts (Tensor::experts) holds their matrices one behind the other, as A, B and C are.
+// `batch` experts (Tensor::experts), then `grouped`, holds their matrices one behind the other, as
+// A, B and C are.
 //   kForward         A (m, k), B stored (n, k) [, bias (n)]         -> C (m, n)
 //   kInputGradient   A (m, k), B stored (k, n)                      -> C (m, n)
 //   kWeightGradient  A stored (k, m), B (k, n)                      -> C (m, n) [, bias gradient
@@ -60,6 +61,7 @@ struct Gemm {
   bool bias = false;
   bool block_scales = false;        // fp8: a scale for each block: 1 x 32 in the matrix units (MX),
                                     // 1 x 128 of A and 128 x 128 of B outside them (DeepGEMM)
+  bool grouped = false;             // the batch is one of experts
   bool operator==(const Gemm&) const = default;
 };
 

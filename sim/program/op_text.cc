@@ -1,7 +1,8 @@
 // Ops as text and back: the kind, its part, the sizes, the dtype, then what only some have, in one
 // fixed order. Reading is one pass over the words.
 //
-//   gemm weight_gradient 4096x8192x1024 batch=1 bf16 output=fp32 accumulate bias block_scales
+//   gemm weight_gradient 4096x8192x1024 batch=8 bf16 output=fp32 accumulate bias block_scales
+//        grouped (in one line)
 //   attention forward batch=1 heads=32 kv_heads=8 queries=4096 keys=4096 head_dim=128 bf16 causal
 //   attention forward batch=1 ... queries=2048 keys=8192 head_dim=128 bf16 causal gathered
 //   attention forward batch=1 ... queries=2048 keys=1024 head_dim=128 bf16 step=3
@@ -63,6 +64,7 @@ void print(std::string& out, const Gemm& g) {
   if (g.accumulate) append(out, " accumulate");
   if (g.bias) append(out, " bias");
   if (g.block_scales) append(out, " block_scales");
+  if (g.grouped) append(out, " grouped");
 }
 
 void print(std::string& out, const Attention& a) {
@@ -144,6 +146,7 @@ Op read_gemm(Tokens& in) {
   g.accumulate = in.take("accumulate");
   g.bias = in.take("bias");
   g.block_scales = in.take("block_scales");
+  g.grouped = in.take("grouped");
   return g;
 }
 

@@ -188,16 +188,16 @@ TEST(ModelFlops, CountTwoAMultiplyAddAndBackwardTwice) {
   EXPECT_EQ(model_flops_per_token(m, 5, true).value, 3 * (16 + 16 + 64 + 20 + 12));
 }
 
-// The model above with a gate and three layers of h = 2: the first with an MLP of f = 8, 6 h f = 96;
-// the others with 4 experts of 3, of which a token takes 2, 6 h 2 3 = 72, a shared one of 5, 60, and
-// the router, 2 h 4 = 16.
+// The model above with a gate and three layers: the first with an MLP of f = 8, 6 h f = 96;
+// the others with 4 experts of 3, of which a token takes 2, 6 h 2 3 = 72, a shared one of 5, 60,
+// and the router, 2 h 4 = 16.
 TEST(ModelFlops, CountTheExpertsThatATokenGoesTo) {
   const Model m = read_plain(R"({"layers": 3, "hidden": 2, "heads": 1, "vocabulary": 3,
                            "positions": 5, "ffn": 8, "experts": 4, "experts_per_token": 2,
                            "expert_ffn": 3, "shared_ffn": 5, "dense_layers": 1})");
   EXPECT_EQ(model_flops_per_token(m, 5, false).value,
             3 * (3 * (16 + 16 + 40) + 96 + 2 * (72 + 60 + 16) + 12));
-  // Weights: a layer's attention 4 h h and norms 2 h; 3 h f; 4 experts and their rows of the router.
+  // A layer's attention 4 h h and norms 2 h; 3 h f; 4 experts, their rows of the router; the ends.
   EXPECT_EQ(parameters(m), 3 * (16 + 4) + 48 + 2 * (4 * 18 + 8 + 30) + 2 + 2 * 6);
 }
 

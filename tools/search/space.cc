@@ -22,6 +22,8 @@ namespace {
 
 constexpr const char* kTensor = "parallel.tensor";
 constexpr const char* kContext = "parallel.context";
+constexpr const char* kExpert = "parallel.expert";
+constexpr const char* kExpertTensor = "parallel.expert_tensor";
 constexpr const char* kPipeline = "parallel.pipeline";
 constexpr const char* kVirtual = "parallel.virtual_stages";
 constexpr const char* kSequence = "parallel.sequence_parallel";
@@ -34,8 +36,8 @@ constexpr const char* kStages = "parallel.stages";
 constexpr const char* kGlobal = "batch.global";
 
 // In the order in which they are chosen.
-constexpr std::array<std::string_view, 8> kWalked = {kTensor,   kContext, kPipeline, kVirtual,
-                                                     kSequence, kMicro,   kZero,     kRecompute};
+constexpr std::array<std::string_view, 9> kWalked = {
+    kTensor, kContext, kPipeline, kVirtual, kExpert, kSequence, kMicro, kZero, kRecompute};
 
 // Another value of these is another work.
 const std::vector<std::string> kWork = {"batch.sequence_length", "batch.document_length",
@@ -198,6 +200,23 @@ class Walk {
     return texts(degrees);
   }
 
+  // Whether the file cuts each expert over the tensor ranks.
+  bool cuts_experts() const { return stated_count(kExpertTensor) > 1; }
+
+  // Expert ranks are context ranks and tensor ranks, unless these share each expert, times a part
+  // of the data ranks; or each has all experts, if tensor ranks have none to share.
+  std::vector<std::string> expert_degrees() const {
+    const std::int64_t tensor = cuts_experts() ? 1 : count(kTensor);
+    const std::int64_t inner = count(kContext) * tensor;
+    if (inner == 0 || data() == 0) return {};
+    std::vector<std::int64_t> degrees;
+    if (tensor == 1 && inner > 1) degrees.push_back(1);
+    for (const std::int64_t part : divisors_up_to(data(), data())) {
+      if (question_.common().model.experts % (inner * part) == 0) degrees.push_back(inner * part);
+    }
+    return texts(degrees);
+  }
+
   std::vector<std::string> recomputations() const {
     std::vector<std::string> words = {"none", "full"};
     const Json* attention = stated("attention");
@@ -223,6 +242,7 @@ class Walk {
     if (key == kSequence && tensor > 1) return {"true", "false"};
     if (key == kMicro) return texts(micro_batches());
     if (key == kContext) return context_degrees();
+    if (key == kExpert && question_.common().model.experts > 0) return expert_degrees();
     if (key == kZero && count(kContext) * data() > 1) return {"0", "1", "2", "3"};
     if (key == kRecompute) return recomputations();
     return {};
@@ -283,6 +303,10 @@ class Walk {
       if (at != chosen_.end() && choice.key != kData) say(choice.key.c_str(), at->second, sets);
     }
     say_pipeline(sets);
+    // Who cuts experts cuts them over all tensor ranks.
+    if (cuts_experts() && !chosen_.contains(kExpertTensor)) {
+      say(kExpertTensor, std::to_string(count(kTensor)), sets);
+    }
     // Left out, the data degree follows from the others, and the batch from it.
     if (data() > 0 && stated(kData) != nullptr) say(kData, std::to_string(data()), sets);
     const bool follows = stated(kGlobal) == nullptr && global_batch_ == count(kMicro) * data();

@@ -7,14 +7,18 @@
 //   parallel.pipeline           what divides the devices that tensor leaves, up to a layer a stage
 //   parallel.virtual_stages     1, and what divides the layers of a stage; where a stage's layers
 //                               are no whole number, powers of two
+//   parallel.expert             with experts: what divides them and is the context ranks, times the
+//                               tensor ranks unless they cut each expert, times some of the data
+//                               ranks; and 1, if tensor ranks need not share them
 //   parallel.sequence_parallel  true and false, with tensor parallelism
 //   batch.micro                 powers of two that divide a data-parallel rank's sequences
 //   sharding.zero               0 to 3, with data parallelism
 //   recompute                   none, full; selective where attention is not fused
 //
 // and of each, what the file itself says. The data degree is what is left; the schedule is
-// interleaved with virtual stages; layers that do not divide are balanced. Whether a plan is legal
-// is not decided here: models/ refuses it when it is read.
+// interleaved with virtual stages; layers that do not divide are balanced; experts that the file
+// cuts over its tensor ranks (parallel.expert_tensor) are cut over the plan's. Whether a plan is
+// legal is not decided here: models/ refuses it when it is read.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ std::string plans_text(std::int64_t count) {
   return fmt::format("{} {}", count, count == 1 ? "plan" : "plans");
 }
 
-// "t8 sp p4x5 d32 m1 z1 full", and what else the command line varies.
+// "t8 sp p4x5 d32 e16 m1 z1 full", and what else the command line varies.
 std::string plan_text(const SearchReport& report, const RankedPlan& plan) {
   const Json& parallel = plan.config.at("parallel");
   const auto count = [](const Json& value) { return value.get<std::int64_t>(); };
@@ -41,6 +41,8 @@ std::string plan_text(const SearchReport& report, const RankedPlan& plan) {
   words.push_back(fmt::format("p{}", count(parallel.at("pipeline"))));
   if (chunks > 1) words.back() += fmt::format("x{}", chunks);
   words.push_back(fmt::format("d{}", count(parallel.at("data"))));
+  const std::int64_t experts = count(parallel.at("expert"));
+  if (experts > 1) words.push_back(fmt::format("e{}", experts));
   words.push_back(fmt::format("m{}", count(plan.config.at("batch").at("micro"))));
   words.push_back(fmt::format("z{}", count(plan.config.at("sharding").at("zero"))));
   words.push_back(recompute.is_string() ? recompute.get<std::string>() : recompute.dump());
@@ -184,8 +186,9 @@ std::string table_of(const SearchReport& report, const std::vector<RankedPlan>& 
 // What the marks and letters mean; how far the order is to be trusted.
 std::string legend(const SearchReport& report, const std::vector<RankedPlan>& shown) {
   std::string out = wrapped(
-      "t tensor (sp: sequence parallel), p pipeline (x virtual stages), d data, m micro-batch, "
-      "z ZeRO stage, then what is recomputed",
+      fmt::format("t tensor (sp: sequence parallel), p pipeline (x virtual stages), d data, {}"
+                  "m micro-batch, z ZeRO stage, then what is recomputed",
+                  report.common.model.experts > 0 ? "e expert, " : ""),
       "  ");
   const auto unshown = std::ssize(report.findings.plans) - std::ssize(shown);
   out +=

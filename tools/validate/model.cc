@@ -1,7 +1,7 @@
 // The model of a published run. Rows name shapes, seldom the kind of norm or of positions: those
 // follow from the family, which a gate in the MLP tells apart well. What no what-if has yet
-// (experts, latent attention, encoders, state spaces) is refused by what the row states or by the
-// family's name. One pass over the fields.
+// (latent attention, encoders, state spaces) is refused by what the row states or by the family's
+// name. One pass over the fields.
 #include <algorithm>
 #include <cctype>
 #include <utility>
@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "sim/base/error.h"
+#include "tools/validate/experts.h"
 #include "tools/validate/fields.h"
 #include "tools/validate/question.h"
 
@@ -21,12 +22,10 @@ constexpr std::int64_t kGptVocabulary = 50257;  // of GPT-2's byte pairs, Megatr
 constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
     {"bert", "an encoder"},
     {"t5", "an encoder and a decoder"},
-    {"moe", "a mixture of experts"},
-    {"mixtral", "a mixture of experts"},
-    {"gpt-oss", "a mixture of experts"},
-    {"deepseek", "a mixture of experts"},
-    {"kimi", "a mixture of experts"},
-    {"a3b", "a mixture of experts"},
+    {"gpt-oss", "attention with sinks and a sliding window"},
+    {"deepseek", "latent attention"},
+    {"kimi", "latent attention"},
+    {"moonlight", "latent attention"},
     {"mamba", "state-space layers"},
     {"hybrid", "state-space layers"},
     {"nemotronh", "state-space layers"},
@@ -36,6 +35,9 @@ constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
     {"llava", "several modalities"},
     {"retro", "retrieval"},
 };
+
+// These have experts, whose number and width a row must state.
+constexpr std::string_view kExpertFamilies[] = {"moe", "mixtral", "grok", "a3b", "a22b"};
 
 bool letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
@@ -54,9 +56,6 @@ bool has_word(std::string_view text, std::string_view word) {
 void refuse_other_families(const Json& row) {
   const Json& model = section_of(row, "model");
   const Json& flags = flags_of(row);
-  if (stated_count(row, "model", "experts").value_or(1) > 1) {
-    throw Error("model.experts", "a mixture of experts is not covered yet");
-  }
   const Json& extra = section_of(model, "extra");
   if (has(lower(text_of(extra, "attention")), "mla") || count_of(extra, "kv_lora_rank") ||
       switch_of(flags, "multi-latent-attention") == true) {
@@ -79,6 +78,10 @@ void refuse_other_families(const Json& row) {
   if (count_of(flags, "mtp-num-layers") || switch_of(extra, "mtp") == true) {
     throw Error("model.extra", "multi-token prediction is not covered yet");
   }
+  if (stated_count(row, "model", "experts")) return;
+  for (const std::string_view word : kExpertFamilies) {
+    if (has_word(name, word)) throw Error("model.experts", "are not stated");
+  }
 }
 
 std::int64_t required(const Json& row, std::string_view key) {
@@ -99,15 +102,22 @@ std::string bare(std::string_view name) {
 struct RunShape {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
   std::int64_t vocabulary = 0, positions = 0;
+  RunExperts experts;
   bool gated = false, tied = false;
 };
+
+bool agrees(const Model& preset, const RunExperts& run) {
+  return preset.experts == run.experts && preset.experts_per_token == run.per_token &&
+         preset.expert_ffn == run.ffn && preset.shared_ffn == run.shared_ffn &&
+         preset.dense_layers == run.dense_layers;
+}
 
 bool agrees(const Model& preset, const RunShape& shape) {
   return preset.layers == shape.layers && preset.hidden == shape.hidden &&
          preset.heads == shape.heads && preset.kv_heads == shape.kv_heads &&
          preset.head_dim == shape.head_dim && preset.ffn == shape.ffn &&
          preset.vocabulary == shape.vocabulary && preset.gated() == shape.gated &&
-         preset.tied_embeddings == shape.tied &&
+         preset.tied_embeddings == shape.tied && agrees(preset, shape.experts) &&
          (!preset.learned_positions || preset.positions == shape.positions);
 }
 
@@ -182,6 +192,11 @@ void write_style(const Json& row, const RunShape& shape, Json& model,
     model["learned_positions"] = false;
     model["rotary"] = true;
   }
+  if (shape.experts.experts > 0 && gpt) {
+    // Megatron-Core's grouped products have none, and its tests switch off all of them.
+    assumed.emplace_back("biases (no, as experts have none)");
+    for (const char* bias : {"qkv_bias", "attention_output_bias", "mlp_bias"}) model[bias] = false;
+  }
   const std::string norm = lower(text_of(flags, "normalization"));
   if (!norm.empty()) model["norm"] = has(norm, "rms") ? "rms" : "layer";
   if (switch_of(flags, "qk-layernorm") == true) model["qk_norm"] = true;
@@ -202,6 +217,8 @@ Json model_question(const Json& row, const std::vector<Model>& presets,
   std::vector<std::string> guesses;
   read_heads(row, shape, guesses);
   read_mlp(row, shape, guesses);
+  shape.experts = run_experts(row, shape.ffn, guesses);
+  if (shape.experts.experts > 0 && shape.experts.dense_layers == 0) shape.ffn = shape.experts.ffn;
   read_vocabulary(row, shape, guesses);
   if (switch_of(flags_of(row), "untie-embeddings-and-output-weights") == true) {
     shape.tied = false;
@@ -223,6 +240,13 @@ Json model_question(const Json& row, const std::vector<Model>& presets,
                 {"head_dim", shape.head_dim},     {"ffn", shape.ffn},
                 {"vocabulary", shape.vocabulary}, {"positions", shape.positions},
                 {"tied_embeddings", shape.tied}};
+  if (shape.experts.experts > 0) {
+    model["experts"] = shape.experts.experts;
+    model["experts_per_token"] = shape.experts.per_token;
+    model["expert_ffn"] = shape.experts.ffn;
+    model["shared_ffn"] = shape.experts.shared_ffn;
+    model["dense_layers"] = shape.experts.dense_layers;
+  }
   write_style(row, shape, model, assumed);
   return model;
 }

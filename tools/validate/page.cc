@@ -163,7 +163,9 @@ std::string validation_page(const std::vector<ValidationRow>& rows,
       "Plans for the same work",
       "One model, batch and cluster, cut in several ways. The spread is the slowest over the\n"
       "fastest measured step; the regret is what taking the forecast's first choice costs over\n"
-      "the best measured plan, which stands at the place \"best at\" of the forecast's order.",
+      "the best measured plan, which stands at the place \"best at\" of the forecast's order.\n"
+      "\"tau at 2 %\" is what forecasts off by 2 % at random would have on average: plans that\n"
+      "took nearly the same time have no order that a forecast could find.",
       cuts_table(rows));
   page += section("Launch-bound runs", "", runs_table("source", launch_bound_runs(rows), false));
   page += section(

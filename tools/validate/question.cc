@@ -10,6 +10,7 @@
 
 #include "sim/base/error.h"
 #include "tools/validate/device.h"
+#include "tools/validate/experts.h"
 #include "tools/validate/fields.h"
 #include "tools/whatif/framework.h"
 
@@ -72,9 +73,6 @@ struct Degrees {
 // Heads may be shared out over context ranks by all-to-alls (DeepSpeed-Ulysses; Transformer
 // Engine's a2a). Megatron-LM's tests say so in their names alone.
 void refuse_axes(const Json& row) {
-  if (stated_count(row, "parallel", "ep").value_or(1) > 1) {
-    throw Error("parallel.ep", "expert parallelism is not covered yet");
-  }
   const bool all_to_all =
       has(lower(text_of(row, "id")), "a2a") ||
       has(lower(text_of(flags_of(row), "cp-comm-type")), "a2a") ||
@@ -176,9 +174,12 @@ Json stages_question(const Json& row, const Degrees& degrees, Assumed& assumed) 
     throw Error("software.extra.flags", "this uneven layout of layers is not mapped");
   }
   if (chunks == 1 || layers % chunks == 0) return "even";
-  if (degrees.virtual_stages > 1 && (layers + 2) % chunks == 0) {
+  const std::string framework = lower(text_of(section_of(row, "software"), "framework"));
+  const bool bridge = has(framework, "megatron-bridge");
+  if ((degrees.virtual_stages > 1 || bridge) && (layers + 2) % chunks == 0) {
     // Megatron-LM interleaves layers that do not divide only where embedding and loss count as one
-    // each (arguments.py, account_for_embedding_in_pipeline_split).
+    // each (arguments.py, account_for_embedding_in_pipeline_split). Megatron-Core shares out no
+    // others either; the recipe of Megatron-Bridge for 94 layers (qwen3_moe.py) has both.
     Json stages = Json::array();
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
       const bool end = chunk == 0 || chunk + 1 == chunks;
@@ -428,6 +429,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   Json model = model_question(row, shipped.models, assumed);
   Json precision = precision_question(row, assumed);
   refuse_axes(row);
+  refuse_experts(row, tensor);
   refuse_offload(row);
   const Device& device = run_device(row, stated_count(row, "hardware", "gpus_total").value_or(1),
                                     shipped, assumed);
@@ -446,6 +448,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
              {"attention", attention_question(row)},
              {"loss", loss_question(row)},
              {"allocator", Json::object()}};
+  ask_experts(row, tensor, what_if, assumed);
   if (const auto stated = count_of(flags_of(row), "make-vocab-size-divisible-by")) {
     what_if["vocabulary_multiple"] = *stated;
   }

@@ -13,7 +13,10 @@
 //   vocabulary        50,257 (GPT-2's) for a GPT; a Llama's must be stated
 //   framework         what it does about the vocabulary's padding, dropout, gradients, overlap and
 //                     attention
+//   experts           moe_ffn_hidden = ffn; biases: none; dense layers and shared experts: none
 //   degrees           the one that is left out follows from the GPU count, others are 1
+//   expert_tp         tp; Megatron-Bridge: 1
+//   capacity_factor   1: a router that gives each expert as many tokens
 //   micro             from global batch and accumulation, else the fastest that fits
 //   virtual_stages    where an interleaved schedule is stated without them, the fastest that fits
 //   precision         the framework's, else bf16

@@ -112,7 +112,7 @@ Json named_json(const std::vector<ValidationSummary>& summaries) {
 Json cut_json(const CutSummary& cut) {
   return {{"source", cut.source},       {"name", cut.name},
           {"launch_bound", cut.launch_bound}, {"plans", cut.count},
-          {"kendall_tau", or_null(cut.kendall_tau)},
+          {"kendall_tau", or_null(cut.kendall_tau)}, {"tau_of_good_forecasts", cut.tau_of_good},
           {"regret", cut.regret},       {"measured_spread", cut.spread},
           {"best_at", cut.best_at}};
 }

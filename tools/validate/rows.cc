@@ -76,12 +76,12 @@ void read_m_n_k(const std::string& text, TimeArguments& a) {
 }
 
 // A grouped product (experts): ng groups of M tokens, N columns out, K columns in, in all stages
-// (MooreThreads/SimuMax, simu_tools/efficency_test/test_grouped_gemm_efficiency.py).
-void read_group(const Json& params, TimeArguments& a, std::vector<std::string>& assumed) {
+// (MooreThreads/SimuMax, simu_tools/efficency_test/test_grouped_gemm_efficiency.py), by
+// TransformerEngine's general_grouped_gemm: a kernel each.
+void read_group(const Json& params, TimeArguments& a) {
   const auto m = count_of(params, "M"), n = count_of(params, "N"), k = count_of(params, "K");
   const std::string stage = text_of(params, "stage");
   a.batch = count_of(params, "ng");
-  assumed.emplace_back("grouped product (priced as a batched one)");
   a.m = m;
   a.n = n;
   a.k = k;
@@ -123,8 +123,9 @@ Mapped map_gemm(const Json& row, const Device& device) {
   if (a.dtype.empty()) return refused(fmt::format("dtype {} is not modelled",
                                                   text_of(row, "dtype")));
   const Json* params = member(row, "params");
-  if (params != nullptr && member(*params, "ng") != nullptr) {
-    read_group(*params, a, mapped.assumed);
+  const bool looped = params != nullptr && member(*params, "ng") != nullptr;
+  if (looped) {
+    read_group(*params, a);
   } else {
     read_product(row, a, mapped.assumed);
   }
@@ -133,7 +134,37 @@ Mapped map_gemm(const Json& row, const Device& device) {
   if (has(text_of(row, "notes"), "best over a scan")) {
     mapped.assumed.emplace_back("shape (the best of a scan, so the rate is an upper bound)");
   }
-  const Op op = op_of(a);
+  Op op = op_of(a);
+  Device with = device;
+  if (looped) {
+    std::get<Gemm>(op).grouped = true;
+    with.kernels.fusion.groups = false;
+  }
+  // The host's clock was read around repetitions: whoever is slower sets the pace.
+  const Seconds device_time = op_cost(op, with, {.rested = true}).time;
+  mapped.predicted = std::max(device_time, issue_time(op, with)).value;
+  mapped.measured = measured_seconds(row, flops(op).value);
+  return mapped;
+}
+
+// Experts' products by one kernel (deepseek-ai/DeepGEMM README.md), in fp8 with scales in blocks.
+Mapped map_grouped(const Json& row, const Device& device) {
+  Mapped mapped;
+  TimeArguments a;
+  a.what = "gemm";
+  a.dtype = dtype_word(row, mapped.assumed);
+  if (a.dtype.empty()) return refused(fmt::format("dtype {} is not modelled",
+                                                  text_of(row, "dtype")));
+  a.m = count_of(row, "m_per_group");
+  a.n = count_of(row, "n");
+  a.k = count_of(row, "k");
+  a.batch = count_of(row, "groups");
+  a.output = "bf16";
+  if (!a.m || !a.n || !a.k || !a.batch) return refused("groups, m, n and k are not stated");
+  mapped.assumed.emplace_back("role (forward)");
+  Op op = op_of(a);
+  std::get<Gemm>(op).grouped = true;
+  std::get<Gemm>(op).block_scales = std::get<Gemm>(op).dtype == Dtype::kFp8;
   mapped.predicted = op_cost(op, device, {.rested = true}).time.value;
   mapped.measured = measured_seconds(row, flops(op).value);
   return mapped;
@@ -310,7 +341,10 @@ struct Mapper {
   Mapped (*map)(const Json& row, const Device& device);
 };
 constexpr Mapper kMappers[] = {
-    {"gemm", map_gemm}, {"attention", map_attention}, {"collective", map_collective}};
+    {"gemm", map_gemm},
+    {"grouped_gemm", map_grouped},
+    {"attention", map_attention},
+    {"collective", map_collective}};
 
 std::string source_of(const Json& row) {
   const Json* source = member(row, "source");

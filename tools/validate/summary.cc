@@ -352,6 +352,23 @@ std::vector<MissSummary> misses_of(const std::vector<ValidationRow>& rows) {
   return misses;
 }
 
+namespace {
+
+// Of two plans whose logarithms of time lie d apart, forecasts with errors of standard deviation s
+// find the order with probability Phi(d / (s sqrt 2)): a pair counts 2 Phi - 1 = erf(d / (2 s)).
+double tau_of_good(const Pointers& members) {
+  double sum = 0, pairs = 0;
+  for (auto a = members.begin(); a != members.end(); ++a) {
+    for (auto b = members.begin(); b != a; ++b, ++pairs) {
+      const double apart = std::log(*(*a)->measured_seconds / *(*b)->measured_seconds);
+      sum += std::erf(std::abs(apart) / (2 * kGoodError));
+    }
+  }
+  return sum / pairs;
+}
+
+}  // namespace
+
 std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
   Pointers timed;
   for (const ValidationRow& row : rows) {
@@ -374,6 +391,7 @@ std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
                                    [](const auto* row) { return row->variant == kLaunchBound; });
     cut.count = static_cast<int>(members.size());
     cut.kendall_tau = tau_of(members);
+    cut.tau_of_good = tau_of_good(members);
     const auto* choice = *std::min_element(members.begin(), members.end(), predicted);
     const auto [best, worst] = std::minmax_element(members.begin(), members.end(), measured);
     cut.regret = *choice->measured_seconds / *(*best)->measured_seconds - 1;

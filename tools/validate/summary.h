@@ -97,6 +97,9 @@ struct MissSummary {
 };
 std::vector<MissSummary> misses_of(const std::vector<ValidationRow>& rows);
 
+// The standard deviation of a good forecast's error.
+inline constexpr double kGoodError = 0.02;
+
 // One model, sequence, batch and cluster, cut in several ways.
 struct CutSummary {
   std::string source;              // the rows' group or source
@@ -104,6 +107,9 @@ struct CutSummary {
   bool launch_bound = false;       // any of its rows is
   int count = 0;                   // plans
   std::optional<double> kendall_tau;
+  // What tau would be on average of forecasts off by kGoodError at random: the closer the measured
+  // times, the less of an order there is to be had.
+  double tau_of_good = 0;
   // What following the forecast costs: the measured step of the plan that it puts first over the
   // best measured one, less 1.
   double regret = 0;

@@ -157,14 +157,15 @@ ReportTable shares_table(const std::vector<ValidationSummary>& summaries) {
 ReportTable cuts_table(const std::vector<ValidationRow>& rows) {
   ReportTable table;
   auto& cells = table.cells;
-  cells = {{"plans for the same work", "source", "plans", "spread", "tau", "regret %", "best at"}};
+  cells = {{"plans for the same work", "source", "plans", "spread", "tau", "tau at 2 %",
+            "regret %", "best at"}};
   for (const CutSummary& cut : summarise_cuts(rows)) {
     if (cut.count < kCutShown || cut.launch_bound) continue;
     cells.push_back({clipped(cut.name, 42), clipped(cut.source, 16), fmt::format("{}", cut.count),
                      fmt::format("{:.1f}x", cut.spread), tau_text(cut.kendall_tau),
-                     percent_number(cut.regret), fmt::format("{}", cut.best_at)});
+                     tau_text(cut.tau_of_good), percent_number(cut.regret), fmt::format("{}", cut.best_at)});
   }
-  table.left = "llrrrrr";
+  table.left = "llrrrrrr";
   return table;
 }
 

@@ -40,6 +40,9 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.norm_sums = object.boolean("norm_sums", fusion.norm_sums);
   fusion.gelu = object.boolean("gelu", fusion.gelu);
   fusion.dropout = object.boolean("dropout", fusion.dropout);
+  fusion.groups = object.boolean("groups", fusion.groups);
+  fusion.permutes = object.boolean("permutes", fusion.permutes);
+  fusion.routers = object.boolean("routers", fusion.routers);
   fusion.casts = object.boolean("casts", fusion.casts);
   object.done();
   const Object host = root.object("host");
@@ -74,6 +77,9 @@ Json write_software(const Device& device) {
                 {"norm_sums", fusion.norm_sums},
                 {"gelu", fusion.gelu},
                 {"dropout", fusion.dropout},
+                {"groups", fusion.groups},
+                {"permutes", fusion.permutes},
+                {"routers", fusion.routers},
                 {"casts", fusion.casts}}},
               {"host",
                {{"launch", exact_seconds(device.launch)},

@@ -7,6 +7,7 @@
 
 #include "execute/cuda/waits.h"
 #include "sim/base/error.h"
+#include "sim/program/charged.h"
 
 namespace stepcast::cuda {
 
@@ -291,7 +292,7 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
   Transfer moved = transfer;
   moved.bytes = {};
   for (const Stretch& one : gathers ? carried_.in : carried_.out) moved.bytes += Bytes(one.bytes());
-  run_.sent[static_cast<std::size_t>(charged(transfer.axes))] += sent_bytes(moved, job_.mesh);
+  run_.sent[static_cast<std::size_t>(charged_axis(transfer))] += sent_bytes(moved, job_.mesh);
 }
 
 // The host waits for all of the rank's streams, and for nobody else's on the same device.

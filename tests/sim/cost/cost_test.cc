@@ -1,56 +1,18 @@
 #include "sim/cost/cost.h"
 
 #include <cmath>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include <gtest/gtest.h>
 
-#include "sim/base/json.h"
-#include "sim/hardware/profile.h"
+#include "tests/support/kernel_costs.h"
 #include "tests/support/shipped_device.h"
 
 namespace stepcast {
 namespace {
 
-// With the kernels of its profile.
-Device fitted(const std::string& name) {
-  Device device = shipped_device(name);
-  const std::string path =
-      std::string(STEPCAST_SOURCE_DIR) + "/configs/profiles/" + name + ".json";
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  use_kernels(read_profile(parse_json(text.str(), path)), device);
-  return device;
-}
-
-// A device with whole numbers: 100 TFLOP/s, 1 TB/s, 100 multiprocessors, nothing lost.
-Device plain() {
-  Device device = shipped_device("h100-sxm");
-  device.matrix_rate = {{Dtype::kBf16, FlopRate(100e12)}, {Dtype::kFp32, FlopRate(10e12)}};
-  device.kernels.matrix.efficiency = 1;
-  device.memory_bandwidth = Bandwidth(1e12);
-  device.kernels.memory = 1;
-  device.multiprocessors = 100;
-  device.kernel_start = Seconds(0);
-  return device;
-}
-
-Gemm product(std::int64_t m, std::int64_t n, std::int64_t k, Dtype dtype = Dtype::kBf16) {
-  Gemm gemm;
-  gemm.m = m;
-  gemm.n = n;
-  gemm.k = k;
-  gemm.dtype = gemm.output = dtype;
-  return gemm;
-}
-
-double seconds(const Op& op, const Device& device) { return op_cost(op, device).time.value; }
-
 double rate(const Gemm& gemm, const Device& device) {
-  return flops(Op(gemm)).value / seconds(gemm, device);
+  return flops(Op(gemm)).value / kernel_seconds(gemm, device);
 }
 
 // stas00/ml-engineering's maximum achievable matmul FLOPS, from which matrix_efficiency is taken.
@@ -60,8 +22,8 @@ TEST(Gemm, LargeSquareProductsRunAtThePublishedShareOfThePeak) {
     const Device device = shipped_device(name);
     const double share = device.kernels.matrix.efficiency;
     const double peak = device.matrix_rate.at(Dtype::kBf16).value * share;
-    EXPECT_NEAR(rate(product(8192, 8192, 8192), device) / peak, 1, 0.05) << name;
-    EXPECT_NEAR(rate(product(16384, 16384, 16384), device) / published, 1, 0.05) << name;
+    EXPECT_NEAR(rate(matrix_product(8192, 8192, 8192), device) / peak, 1, 0.05) << name;
+    EXPECT_NEAR(rate(matrix_product(16384, 16384, 16384), device) / published, 1, 0.05) << name;
   }
 }
 
@@ -82,7 +44,7 @@ TEST(Gemm, AgreesWithShapesMeasuredOnAnA100) {
                          Row{4096, 8192, 7168, GemmRole::kInputGradient, 0.741},
                          Row{4096, 7168, 4096, GemmRole::kWeightGradient, 0.691},
                          Row{6144, 4096, 4096, GemmRole::kWeightGradient, 0.668}}) {
-    Gemm gemm = product(row.m, row.n, row.k);
+    Gemm gemm = matrix_product(row.m, row.n, row.k);
     gemm.role = row.role;
     if (row.role == GemmRole::kWeightGradient) {
       gemm.output = Dtype::kFp32;
@@ -95,19 +57,19 @@ TEST(Gemm, AgreesWithShapesMeasuredOnAnA100) {
 
 // 100 tiles of (256, 128) fill 100 multiprocessors once; 10 more rows of them need a second wave.
 TEST(Gemm, ASecondWaveCostsAsMuchAsTheFirst) {
-  const Device device = plain();
-  const Gemm one = product(256 * 10, 128 * 10, 65536);
-  const Gemm more = product(256 * 10, 128 * 20, 65536);
+  const Device device = plain_device();
+  const Gemm one = matrix_product(256 * 10, 128 * 10, 65536);
+  const Gemm more = matrix_product(256 * 10, 128 * 20, 65536);
   EXPECT_EQ(gemm_fill(one, device).waves, 1);
   EXPECT_DOUBLE_EQ(gemm_fill(one, device).wave_efficiency, 1);
   EXPECT_DOUBLE_EQ(gemm_fill(one, device).tile_efficiency, 1);
   EXPECT_EQ(gemm_fill(more, device).waves, 2);
-  EXPECT_NEAR(seconds(more, device) / seconds(one, device), 2, 0.01);
+  EXPECT_NEAR(kernel_seconds(more, device) / kernel_seconds(one, device), 2, 0.01);
 }
 
 // m = 257 in tiles of 256, 128 or 64 rows: the best padding is 5 x 64 = 320, 257 / 320 used.
 TEST(Gemm, PadsToWholeTiles) {
-  const GemmFill fill = gemm_fill(product(257, 65536, 8192), plain());
+  const GemmFill fill = gemm_fill(matrix_product(257, 65536, 8192), plain_device());
   EXPECT_LE(fill.tile_efficiency, 257.0 / 320);
   EXPECT_GT(fill.tile_efficiency, 0.5);
   EXPECT_LE(fill.wave_efficiency, 1);
@@ -115,43 +77,43 @@ TEST(Gemm, PadsToWholeTiles) {
 
 // One tile and a long k: 16 parts on 16 multiprocessors beat one by far.
 TEST(Gemm, SplitsKWhenTilesAreFew) {
-  const Device device = plain();
-  const Gemm thin = product(128, 128, 1 << 20);
+  const Device device = plain_device();
+  const Gemm thin = matrix_product(128, 128, 1 << 20);
   EXPECT_GT(gemm_fill(thin, device).split, 1);
-  EXPECT_EQ(gemm_fill(product(8192, 8192, 8192), device).split, 1);
+  EXPECT_EQ(gemm_fill(matrix_product(8192, 8192, 8192), device).split, 1);
 }
 
 // A vector times a matrix moves the matrix once: 2 n k bytes at 1 TB/s, plus the ramp.
 TEST(Gemm, ASkinnyProductIsBoundByTheMemoryBus) {
   const double bound = 2.0 * 8192 * 8192 / 1e12 + 0.7e-6;
-  EXPECT_GE(seconds(product(1, 8192, 8192), plain()), bound);
-  EXPECT_NEAR(seconds(product(1, 8192, 8192), plain()) / bound, 1, 0.05);
+  EXPECT_GE(kernel_seconds(matrix_product(1, 8192, 8192), plain_device()), bound);
+  EXPECT_NEAR(kernel_seconds(matrix_product(1, 8192, 8192), plain_device()) / bound, 1, 0.05);
 }
 
 // Adding into fp32 reads and writes 8 bytes an element where bf16 output writes 2.
 TEST(Gemm, AccumulatingInFp32CostsTheTrafficOfC) {
   const Device device = shipped_device("h100-sxm");
-  Gemm gradient = product(4096, 4096, 1024);
+  Gemm gradient = matrix_product(4096, 4096, 1024);
   gradient.role = GemmRole::kWeightGradient;
-  const double plain_output = seconds(gradient, device);
+  const double plain_output = kernel_seconds(gradient, device);
   gradient.output = Dtype::kFp32;
   gradient.accumulate = true;
   const double extra = 6.0 * 4096 * 4096 / (device.memory_bandwidth.value * 0.9);
-  EXPECT_GT(seconds(gradient, device), plain_output + 0.4 * extra);
-  EXPECT_LT(seconds(gradient, device), plain_output + 1.1 * extra);
+  EXPECT_GT(kernel_seconds(gradient, device), plain_output + 0.4 * extra);
+  EXPECT_LT(kernel_seconds(gradient, device), plain_output + 1.1 * extra);
 }
 
 // 67 TFLOP/s of fp32 to 989 of bf16 on an H100; fp8 runs as bf16 where there is no fp8.
 TEST(Gemm, RunsAtTheRateOfItsDtypeOrTheNextWiderOne) {
   const Device h100 = shipped_device("h100-sxm");
   const Device a100 = shipped_device("a100-80gb");
-  const double ratio = seconds(product(8192, 8192, 8192, Dtype::kFp32), h100) /
-                       seconds(product(8192, 8192, 8192), h100);
+  const double ratio = kernel_seconds(matrix_product(8192, 8192, 8192, Dtype::kFp32), h100) /
+                       kernel_seconds(matrix_product(8192, 8192, 8192), h100);
   EXPECT_NEAR(ratio, 989.0 / 67, 0.05 * 989 / 67);
-  Gemm narrow = product(8192, 8192, 8192);
+  Gemm narrow = matrix_product(8192, 8192, 8192);
   narrow.dtype = Dtype::kFp8;
-  EXPECT_NEAR(seconds(narrow, h100) / seconds(product(8192, 8192, 8192), h100), 0.5, 0.03);
-  EXPECT_NEAR(seconds(narrow, a100) / seconds(product(8192, 8192, 8192), a100), 1, 0.03);
+  EXPECT_NEAR(kernel_seconds(narrow, h100) / kernel_seconds(matrix_product(8192, 8192, 8192), h100), 0.5, 0.03);
+  EXPECT_NEAR(kernel_seconds(narrow, a100) / kernel_seconds(matrix_product(8192, 8192, 8192), a100), 1, 0.03);
 }
 
 Attention attention(Pass pass, std::int64_t batch, std::int64_t sequence, std::int64_t heads,
@@ -168,7 +130,7 @@ Attention attention(Pass pass, std::int64_t batch, std::int64_t sequence, std::i
 // 148 processors, 32 heads: ceil(148 / 32) = 5 shares of each, 160 blocks, two waves of 148. Each
 // share but one has 4 bytes more an element of q, zeroed and read. One head a processor: neither.
 TEST(Attention, LeavesProcessorsIdleWhereDeterministicBackwardCutsHeadsIntoEqualShares) {
-  Device device = plain();
+  Device device = plain_device();
   device.multiprocessors = 148;
   AttentionKernels kernels = device.kernels.usual();
   device.kernels.usual_attention = "others";
@@ -176,23 +138,23 @@ TEST(Attention, LeavesProcessorsIdleWhereDeterministicBackwardCutsHeadsIntoEqual
   kernels.deterministic_waves = true;
   device.kernels.attention["waves"] = kernels;
   Attention a = attention(Pass::kBackward, 1, 8192, 32, 128);
-  const double free = seconds(a, device);
+  const double free = kernel_seconds(a, device);
   a.deterministic = true;
-  EXPECT_EQ(seconds(a, device), free);
+  EXPECT_EQ(kernel_seconds(a, device), free);
   device.kernels.usual_attention = "waves";
-  EXPECT_NEAR(seconds(a, device), 296.0 / 160 * free + 4 * 8.0 * 8192 * 32 * 128 / 1e12, 1e-5);
+  EXPECT_NEAR(kernel_seconds(a, device), 296.0 / 160 * free + 4 * 8.0 * 8192 * 32 * 128 / 1e12, 1e-5);
   a.pass = Pass::kForward;
-  EXPECT_EQ(seconds(a, device), seconds(attention(Pass::kForward, 1, 8192, 32, 128), device));
+  EXPECT_EQ(kernel_seconds(a, device), kernel_seconds(attention(Pass::kForward, 1, 8192, 32, 128), device));
   a = attention(Pass::kBackward, 4, 2048, 37, 128);
   a.deterministic = true;
-  EXPECT_EQ(seconds(a, device), seconds(attention(Pass::kBackward, 4, 2048, 37, 128), device));
+  EXPECT_EQ(kernel_seconds(a, device), kernel_seconds(attention(Pass::kBackward, 4, 2048, 37, 128), device));
 }
 
 // Dao-AILab/flash-attention, causal, batch x sequence = 16k, hidden 2,048: FlashAttention-3 forward
 // on an H100 and FlashAttention-2 forward + backward on an A100, in TFLOP/s. The profiles were
 // fitted to these among others; on the longest sequences of the H100 the form is 9 % fast.
 TEST(Attention, FollowsThePublishedCurves) {
-  Device h100 = fitted("h100-sxm");
+  Device h100 = fitted_device("h100-sxm");
   h100.kernels.usual_attention = "flash3";
   for (const auto& [sequence, published] :
        {std::pair{1024, 423e12}, {2048, 521e12}, {8192, 602e12}, {16384, 616e12}}) {
@@ -200,7 +162,7 @@ TEST(Attention, FollowsThePublishedCurves) {
     const double time = op_cost(a, h100, {.rested = true}).time.value;
     EXPECT_NEAR(flops(Op(a)).value / time / published, 1, 0.10) << sequence;
   }
-  const Device a100 = fitted("a100-80gb");
+  const Device a100 = fitted_device("a100-80gb");
   for (const auto& [sequence, head_dim, published] :
        {std::tuple{512, 128, 99e12}, {1024, 128, 133e12}, {8192, 128, 182e12}, {16384, 128, 189e12},
         {2048, 64, 140e12}, {8192, 64, 165e12}}) {
@@ -217,27 +179,27 @@ TEST(Attention, FollowsThePublishedCurves) {
 
 // x and weight in, y out, at 1 TB/s: 4 bytes an element of x, and the ramp of 0.7 us.
 TEST(Streaming, TakesItsTrafficOverTheBandwidthAndARamp) {
-  const Device device = plain();
+  const Device device = plain_device();
   Pointwise scale;
   scale.kind = PointwiseKind::kScale;
   scale.rows = 8192;
   scale.columns = 8192;
-  EXPECT_NEAR(seconds(scale, device), 4.0 * 8192 * 8192 / 1e12 + 0.7e-6, 1e-9);
+  EXPECT_NEAR(kernel_seconds(scale, device), 4.0 * 8192 * 8192 / 1e12 + 0.7e-6, 1e-9);
   scale.rows = scale.columns = 1;
-  EXPECT_NEAR(seconds(scale, device), 0.7e-6, 1e-9);
+  EXPECT_NEAR(kernel_seconds(scale, device), 0.7e-6, 1e-9);
 }
 
 // Bytes of a logit over all four parts, c = 2: 5 c, 4 c + 8, 2 c + 44, 2 c + 48; 40 of
 // Megatron-LM's fusion, whose logits are an fp32 copy (copying is no part). At 1 TB/s a part has a
 // ramp of 0.7 us. A part without bytes is left with its arithmetic, 0.05 bytes' time a logit.
 TEST(Fusion, SaysHowOftenTheLossPassesOverTheLogits) {
-  Device device = plain();
+  Device device = plain_device();
   const auto bytes = [&](LossKernels kernels, Dtype logits = Dtype::kBf16) {
     device.kernels.fusion.loss = kernels;
     double time = 0;
     for (const LossPart part : {LossPart::kMaximum, LossPart::kSums, LossPart::kFinish,
                                 LossPart::kBackward}) {
-      time += seconds(Loss{part, 8192, 65536, logits, Dtype::kFp32}, device) - 0.7e-6;
+      time += kernel_seconds(Loss{part, 8192, 65536, logits, Dtype::kFp32}, device) - 0.7e-6;
     }
     return time * 1e12 / (8192.0 * 65536.0);
   };
@@ -256,7 +218,7 @@ constexpr double kStreamOfH100 = 0.91;
 // x 131072): Megatron-LM's losses, forward and backward, as written and fused. Copies of the fused
 // one are Ops of their own.
 TEST(Fusion, AgreesWithLossesMeasuredOnAnH100) {
-  Device device = fitted("h100-sxm");
+  Device device = fitted_device("h100-sxm");
   device.kernels.memory = kStreamOfH100;
   const std::int64_t rows = 8192, vocabulary = 131072;
   const auto loss = [&](LossKernels kernels, Dtype logits) {
@@ -264,7 +226,7 @@ TEST(Fusion, AgreesWithLossesMeasuredOnAnH100) {
     double time = 0;
     for (const LossPart part :
          {LossPart::kMaximum, LossPart::kSums, LossPart::kFinish, LossPart::kBackward}) {
-      time += seconds(Loss{part, rows, vocabulary, logits, Dtype::kFp32}, device);
+      time += kernel_seconds(Loss{part, rows, vocabulary, logits, Dtype::kFp32}, device);
     }
     return time;
   };
@@ -275,7 +237,7 @@ TEST(Fusion, AgreesWithLossesMeasuredOnAnH100) {
     cast.columns = vocabulary;
     cast.dtype = from;
     cast.output = to;
-    return seconds(cast, device);
+    return kernel_seconds(cast, device);
   };
   EXPECT_NEAR(loss(LossKernels::kMegatron, Dtype::kBf16), 21.2e-3, 0.2 * 21.2e-3);
   EXPECT_NEAR(loss(LossKernels::kMegatronFused, Dtype::kFp32) + copy(Dtype::kBf16, Dtype::kFp32) +
@@ -286,7 +248,7 @@ TEST(Fusion, AgreesWithLossesMeasuredOnAnH100) {
 // linkedin/Liger-Kernel, the same file: PyTorch's layer norm of 4,096 fp32 rows on an H100, forward
 // and backward in ms. Without the kernels' start they are 15 % apart at most.
 TEST(Norms, AgreeWithPlainKernelsMeasuredOnAnH100) {
-  Device device = fitted("h100-sxm");
+  Device device = fitted_device("h100-sxm");
   device.kernels.memory = kStreamOfH100;
   device.kernels.fusion.norm_gradients = false;
   const struct {
@@ -296,21 +258,21 @@ TEST(Norms, AgreeWithPlainKernelsMeasuredOnAnH100) {
       {4096, 0.0662e-3, 0.1788e-3}, {8192, 0.1527e-3, 0.3337e-3}, {16384, 0.3068e-3, 0.6424e-3}};
   for (const auto& row : measured) {
     Norm norm{Pass::kForward, NormKind::kLayer, 4096, row.columns, Dtype::kFp32};
-    EXPECT_NEAR(seconds(norm, device), row.forward, 0.15 * row.forward) << row.columns;
+    EXPECT_NEAR(kernel_seconds(norm, device), row.forward, 0.15 * row.forward) << row.columns;
     norm.pass = Pass::kBackward;
-    EXPECT_NEAR(seconds(norm, device), row.backward, 0.15 * row.backward) << row.columns;
+    EXPECT_NEAR(kernel_seconds(norm, device), row.backward, 0.15 * row.backward) << row.columns;
   }
 }
 
 // 5 integer instructions a score, at 64 lanes: 2 x 8 x 4096 x 4096 / 2 scores x 10 operations over
 // half of 67 TOP/s are 40 us, forward and backward.
 TEST(Attention, DropoutCostsARandomNumberAScore) {
-  Device device = fitted("h100-sxm");
+  Device device = fitted_device("h100-sxm");
   const auto more = [&](Pass pass) {
     Attention a{pass, 2, 8, 8, 4096, 4096, 128, true, false, Dtype::kBf16};
-    const double without = seconds(a, device);
+    const double without = kernel_seconds(a, device);
     a.dropout = true;
-    return seconds(a, device) - without;
+    return kernel_seconds(a, device) - without;
   };
   EXPECT_NEAR(more(Pass::kForward), 40.06e-6, 0.1e-6);
   EXPECT_NEAR(more(Pass::kBackward), 40.06e-6, 0.1e-6);
@@ -318,21 +280,14 @@ TEST(Attention, DropoutCostsARandomNumberAScore) {
   EXPECT_NEAR(more(Pass::kForward), 20.03e-6, 0.1e-6);
 }
 
-// What an Op takes longer where the framework leaves the member's part to kernels of its own.
-double left_apart(const Op& op, bool Fusion::*member, const Device& device) {
-  Device apart = device;
-  apart.kernels.fusion.*member = false;
-  return seconds(op, apart) - seconds(op, device);
-}
-
 // What is not fused costs its bytes once more, at 1 TB/s, and a kernel with its ramp and start.
 TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
-  Device device = plain();
+  Device device = plain_device();
   device.kernel_start = microseconds(2);
   const auto more = [&](const Op& op, bool Fusion::*member) {
     return left_apart(op, member, device);
   };
-  Gemm weights = product(4096, 1024, 8192);
+  Gemm weights = matrix_product(4096, 1024, 8192);
   weights.role = GemmRole::kWeightGradient;
   EXPECT_EQ(more(weights, &Fusion::accumulation), 0);
   weights.accumulate = true;
@@ -348,12 +303,16 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   device.kernels.fusion.accumulation = false;  // now without the cast in one kernel: 8 more
   EXPECT_NEAR(more(weights, &Fusion::accumulation_cast), 8 * elements / 1e12 + 2e-6, 1e-9);
   device.kernels.fusion.accumulation = true;
+  Gemm experts = weights;
+  experts.batch = 4;
+  experts.grouped = true;
+  EXPECT_NEAR(more(experts, &Fusion::accumulation), 4 * (10 - 3) * elements / 1e12 + 2.7e-6, 1e-9);
   EXPECT_EQ(more(weights, &Fusion::bias_gradients), 0);
   weights.bias = true;
   EXPECT_NEAR(more(weights, &Fusion::bias_gradients), 2.0 * 4096 * 8192 / 1e12 + 2.7e-6, 1e-9);
   Norm norm{Pass::kForward, NormKind::kLayer, 8192, 4096, Dtype::kBf16};
   const auto plain_norm = [&](double bytes) {  // at 0.62 of the bandwidth
-    return (seconds(norm, device) - 2e-6 + bytes / 1e12) / 0.62 - (seconds(norm, device) - 2e-6);
+    return (kernel_seconds(norm, device) - 2e-6 + bytes / 1e12) / 0.62 - (kernel_seconds(norm, device) - 2e-6);
   };
   EXPECT_NEAR(more(norm, &Fusion::norm_gradients), plain_norm(0), 1e-9);
   norm.pass = Pass::kBackward;
@@ -368,7 +327,7 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   Pointwise rotary{PointwiseKind::kRotary, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false, 128};
   EXPECT_NEAR(more(rotary, &Fusion::rotary), 16 * 8192.0 * 4096 / 1e12 + 2 * 2e-6, 1e-9);
   // 2 bytes made and read again, 2 + 4 in all behind a product whose own 4 were half exposed.
-  Gemm group = product(4096, 1024, 8192);
+  Gemm group = matrix_product(4096, 1024, 8192);
   EXPECT_EQ(more(group, &Fusion::flat_gradients), 0);
   group.role = GemmRole::kWeightGradient;
   EXPECT_NEAR(more(group, &Fusion::flat_gradients), 4 * elements / 1e12 + 2.7e-6, 1e-9);
@@ -394,7 +353,7 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
 
 // What XLA leaves apart, at 1 TB/s and 2 us a kernel with its ramp, if it is of its own.
 TEST(Fusion, ChargesThePassesOfACompilerThatEndsAKernelAtEverySum) {
-  Device device = plain();
+  Device device = plain_device();
   device.kernel_start = microseconds(2);
   const auto more = [&](const Op& op, bool Fusion::*member) {
     return left_apart(op, member, device);
@@ -428,18 +387,18 @@ TEST(Fusion, ChargesThePassesOfACompilerThatEndsAKernelAtEverySum) {
 // A product's result read and written; of unfused attention what has the tokens' width, of 32 heads
 // of two sequences of 2048.
 TEST(Fusion, ChargesThePassesAroundProductsWithoutEpilogue) {
-  Device device = plain();
+  Device device = plain_device();
   device.kernel_start = microseconds(2);
   const auto more = [&](const Op& op, bool Fusion::*member) {
     return left_apart(op, member, device);
   };
-  Gemm linear = product(8192, 4096, 1024);
+  Gemm linear = matrix_product(8192, 4096, 1024);
   EXPECT_EQ(more(linear, &Fusion::biases), 0);
   linear.bias = true;
   EXPECT_NEAR(more(linear, &Fusion::biases), 4.0 * 8192 * 4096 / 1e12 + 2.7e-6, 1e-9);
   EXPECT_EQ(more(linear, &Fusion::heads), 0);
   const auto attention = [&](std::int64_t n, std::int64_t k, GemmRole role) {
-    Gemm gemm = product(2048, n, k);
+    Gemm gemm = matrix_product(2048, n, k);
     gemm.batch = 64;
     gemm.role = role;
     return more(gemm, &Fusion::heads);
@@ -455,25 +414,25 @@ TEST(Fusion, ChargesThePassesAroundProductsWithoutEpilogue) {
 // Forward the one-hot matrix (8192, 50304) is written, and read by a product; backward has the
 // product of its transpose with d_y.
 TEST(Fusion, TakesAOneHotProductForALookup) {
-  Device device = plain();
+  Device device = plain_device();
   device.kernels.fusion.lookups = false;
   Gather lookup{Pass::kForward, 8192, 4096, 50304, Dtype::kBf16, Dtype::kFp32};
-  EXPECT_NEAR(seconds(lookup, device),
-              2.0 * 8192 * 50304 / 1e12 + 0.7e-6 + seconds(product(8192, 4096, 50304), device),
+  EXPECT_NEAR(kernel_seconds(lookup, device),
+              2.0 * 8192 * 50304 / 1e12 + 0.7e-6 + kernel_seconds(matrix_product(8192, 4096, 50304), device),
               1e-9);
   lookup.pass = Pass::kBackward;
-  Gemm gradient = product(50304, 4096, 8192);
+  Gemm gradient = matrix_product(50304, 4096, 8192);
   gradient.role = GemmRole::kWeightGradient;
   gradient.output = Dtype::kFp32;
-  EXPECT_NEAR(seconds(lookup, device), seconds(gradient, device), 1e-9);
+  EXPECT_NEAR(kernel_seconds(lookup, device), kernel_seconds(gradient, device), 1e-9);
 }
 
 TEST(OpCost, StartsWithTheKernelsStartAndSaysItsBasis) {
-  Device device = plain();
-  const Gemm gemm = product(4096, 4096, 4096);
-  const double without = seconds(gemm, device);
+  Device device = plain_device();
+  const Gemm gemm = matrix_product(4096, 4096, 4096);
+  const double without = kernel_seconds(gemm, device);
   device.kernel_start = microseconds(3);
-  EXPECT_NEAR(seconds(gemm, device), without + 3e-6, 1e-12);
+  EXPECT_NEAR(kernel_seconds(gemm, device), without + 3e-6, 1e-12);
   EXPECT_EQ(op_cost(gemm, device).basis, Basis::kDatasheet);
 }
 
@@ -485,9 +444,9 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
         std::exp(std::uniform_real_distribution<double>(0, std::log(most))(random)));
   };
   for (const Device& device : {shipped_device("h100-sxm"), shipped_device("mi300x"),
-                               fitted("a100-40gb"), fitted("h100-sxm"), fitted("b200")}) {
+                               fitted_device("a100-40gb"), fitted_device("h100-sxm"), fitted_device("b200")}) {
     for (int i = 0; i < 2000; ++i) {
-      Gemm gemm = product(size(40000), size(40000), size(40000));
+      Gemm gemm = matrix_product(size(40000), size(40000), size(40000));
       gemm.batch = size(16);
       gemm.accumulate = i % 2 == 0;
       Attention a = attention(i % 2 ? Pass::kForward : Pass::kBackward, size(8), size(40000),
@@ -499,13 +458,13 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
         std::int64_t* const sizes[] = {&bigger.m, &bigger.n, &bigger.k, &bigger.batch};
         std::int64_t& grown = *sizes[i % 4];
         grown = grow(grown);
-        EXPECT_GE(seconds(bigger, device), seconds(gemm, device)) << to_text(Op(gemm));
+        EXPECT_GE(kernel_seconds(bigger, device), kernel_seconds(gemm, device)) << to_text(Op(gemm));
         Attention longer = a;
         longer.queries = longer.keys = grow(a.keys);
-        EXPECT_GE(seconds(longer, device), seconds(a, device)) << to_text(Op(a));
+        EXPECT_GE(kernel_seconds(longer, device), kernel_seconds(a, device)) << to_text(Op(a));
       }
-      EXPECT_TRUE(std::isfinite(seconds(gemm, device)) && seconds(gemm, device) > 0);
-      EXPECT_TRUE(std::isfinite(seconds(a, device)) && seconds(a, device) > 0);
+      EXPECT_TRUE(std::isfinite(kernel_seconds(gemm, device)) && kernel_seconds(gemm, device) > 0);
+      EXPECT_TRUE(std::isfinite(kernel_seconds(a, device)) && kernel_seconds(a, device) > 0);
     }
   }
 }
@@ -513,72 +472,72 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
 // A tenth of 100 multiprocessors taken: 100 tiles no longer fit one wave, which costs more than the
 // share of 100 / 90; smaller tiles save part of a second wave.
 TEST(OpCost, AKernelBesideACollectiveHasItsMultiprocessorsLess) {
-  const Device device = plain();
-  const Gemm one_wave = product(256 * 10, 128 * 10, 65536);
-  const double alone = seconds(one_wave, device);
+  const Device device = plain_device();
+  const Gemm one_wave = matrix_product(256 * 10, 128 * 10, 65536);
+  const double alone = kernel_seconds(one_wave, device);
   const double beside =
       op_cost(one_wave, device, {.multiprocessors_taken = 10}).time.value;
   EXPECT_GT(beside / alone, 1.3);
   EXPECT_LT(beside / alone, 2.01);
   // Many waves: only the share counts.
-  const Gemm many = product(256 * 100, 128 * 90, 8192);
+  const Gemm many = matrix_product(256 * 100, 128 * 90, 8192);
   const double share = op_cost(many, device, {.multiprocessors_taken = 10}).time.value;
-  EXPECT_NEAR(share / seconds(many, device), 100.0 / 90, 0.01);
+  EXPECT_NEAR(share / kernel_seconds(many, device), 100.0 / 90, 0.01);
 }
 
 TEST(OpCost, AStreamBesideACollectiveHasItsBandwidthLess) {
-  const Device device = plain();
+  const Device device = plain_device();
   Pointwise scale;
   scale.kind = PointwiseKind::kScale;
   scale.rows = scale.columns = 8192;
   const double beside = op_cost(scale, device, {.memory_taken = 0.25}).time.value;
-  EXPECT_NEAR(beside / seconds(scale, device), 1 / 0.75, 1e-6);
+  EXPECT_NEAR(beside / kernel_seconds(scale, device), 1 / 0.75, 1e-6);
   // Whatever is taken, a tenth is left.
-  EXPECT_NEAR(op_cost(scale, device, {.memory_taken = 7}).time.value / seconds(scale, device), 10,
+  EXPECT_NEAR(op_cost(scale, device, {.memory_taken = 7}).time.value / kernel_seconds(scale, device), 10,
               1e-6);
 }
 
 // u = 100 us: a product of 100 us loses half of the 40 %: 1.2 times the rate. Memory is no faster.
 TEST(OpCost, ABurstOnARestedDeviceIsFaster) {
-  Device device = plain();
+  Device device = plain_device();
   device.kernels.matrix.burst = 1.4;
-  const Gemm large = product(8192, 8192, 8192);
-  device.kernels.matrix.burst_time = Seconds(seconds(large, device));
-  EXPECT_NEAR(seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.2,
+  const Gemm large = matrix_product(8192, 8192, 8192);
+  device.kernels.matrix.burst_time = Seconds(kernel_seconds(large, device));
+  EXPECT_NEAR(kernel_seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.2,
               0.01);
   device.kernels.matrix.burst_time = Seconds(1);
-  EXPECT_NEAR(seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.4,
+  EXPECT_NEAR(kernel_seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.4,
               0.01);
-  const Gemm thin = product(1, 8192, 8192);
-  EXPECT_EQ(op_cost(thin, device, {.rested = true}).time.value, seconds(thin, device));
+  const Gemm thin = matrix_product(1, 8192, 8192);
+  EXPECT_EQ(op_cost(thin, device, {.rested = true}).time.value, kernel_seconds(thin, device));
 }
 
 // In training attention runs at 0.8 of the rate that a benchmark times. A few queries to many keys
 // are bound by the memory bus, which has no clocks to lose.
 TEST(OpCost, AttentionInTrainingKeepsAShareOfTheRateOfABenchmark) {
-  const Device benchmark = plain();
-  Device device = plain();
+  const Device benchmark = plain_device();
+  Device device = plain_device();
   for (auto& [name, kernels] : device.kernels.attention) kernels.sustained = 0.8;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const Attention attention{pass, 2, 32, 32, 8192, 8192, 128};
-    const double alone = seconds(attention, benchmark);
-    EXPECT_NEAR(alone / seconds(attention, device), 0.8, 1e-6);
+    const double alone = kernel_seconds(attention, benchmark);
+    EXPECT_NEAR(alone / kernel_seconds(attention, device), 0.8, 1e-6);
     EXPECT_EQ(op_cost(attention, device, {.rested = true}).time.value, alone);
   }
   const Attention thin{Pass::kForward, 64, 32, 32, 1, 8192, 128};
-  EXPECT_EQ(seconds(thin, device), seconds(thin, benchmark));
+  EXPECT_EQ(kernel_seconds(thin, device), kernel_seconds(thin, benchmark));
 }
 
 // Of 2 devices the slower one is 1 / sqrt(pi) = 0.564 standard deviations from the mean; Blom's
 // quantile, (2 - 3/8) / (2 + 1/4), is 0.589. Tables of normal order statistics (Harter, "Expected
 // Values of Normal Order Statistics", 1961): 1.424 for 8, 2.508 for 100, 2.855 for 300.
 TEST(OpCost, TheSlowestOfManyDevicesIsAsSlowAsOrderStatisticsSay) {
-  Device device = plain();
+  Device device = plain_device();
   device.spread = 0.1;
-  const Gemm large = product(8192, 8192, 8192);
+  const Gemm large = matrix_product(8192, 8192, 8192);
   const Attention attention{Pass::kForward, 2, 32, 32, 8192, 8192, 128};
   const auto slower = [&](const Op& op, int devices) {
-    return (seconds(op, slowest_of(device, devices)) / seconds(op, device) - 1) / device.spread;
+    return (kernel_seconds(op, slowest_of(device, devices)) / kernel_seconds(op, device) - 1) / device.spread;
   };
   EXPECT_NEAR(slower(attention, 1), 0, 1e-9);
   EXPECT_NEAR(slower(attention, 2), 0.589, 0.001);
@@ -596,12 +555,12 @@ TEST(OpCost, TheSlowestOfManyDevicesIsAsSlowAsOrderStatisticsSay) {
 // Ten tiles too many for one wave cost a good part of a second one, smaller tiles or not; with no
 // loss for a partly filled wave (stream-k) a tenth.
 TEST(Gemm, APartlyFilledWaveCostsWhatTheDeviceSays) {
-  Device device = plain();
-  const Gemm one = product(256 * 10, 128 * 10, 65536);
-  const Gemm more = product(256 * 10, 128 * 11, 65536);
-  EXPECT_GT(seconds(more, device) / seconds(one, device), 1.3);
+  Device device = plain_device();
+  const Gemm one = matrix_product(256 * 10, 128 * 10, 65536);
+  const Gemm more = matrix_product(256 * 10, 128 * 11, 65536);
+  EXPECT_GT(kernel_seconds(more, device) / kernel_seconds(one, device), 1.3);
   device.kernels.matrix.partial_wave = 0;
-  EXPECT_NEAR(seconds(more, device) / seconds(one, device), 1.1, 0.01);
+  EXPECT_NEAR(kernel_seconds(more, device) / kernel_seconds(one, device), 1.1, 0.01);
 }
 
 }  // namespace

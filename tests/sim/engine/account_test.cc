@@ -123,7 +123,8 @@ TEST(Account, TellsHowOftenCachedMemoryHasToGoBack) {
 // Tensor 4, data 2, pipeline 2. One forward sends 1000 bytes on and all-reduces 400 over tensor:
 // 2 * 3/4 * 400 = 600. The optimizer reduce-scatters 100 over data (1/2: 50), data+replica (the
 // same two ranks: 50 on data's account), and 8 bytes over tensor+pipeline (8 ranks:
-// 2 * 7/8 * 8 = 14).
+// 2 * 7/8 * 8 = 14). The last stage's forward has an all-to-all of 800 bytes over tensor, which is
+// the experts' (3/4: 600).
 TEST(CountTraffic, MultipliesABodysBytesByItsCalls) {
   Job job;
   job.mesh.degree(Axis::kTensor) = 4;
@@ -134,12 +135,15 @@ TEST(CountTraffic, MultipliesABodysBytesByItsCalls) {
       {TransferKind::kAllReduce, Axis::kTensor, false, Bytes(400)},
       {TransferKind::kReduceScatter, Axis::kData, false, Bytes(100)},
       {TransferKind::kReduceScatter, Axis::kData | Axis::kReplica, false, Bytes(100)},
-      {TransferKind::kAllReduce, Axis::kTensor | Axis::kPipeline, false, Bytes(8)}};
+      {TransferKind::kAllReduce, Axis::kTensor | Axis::kPipeline, false, Bytes(8)},
+      {TransferKind::kAllToAll, Axis::kTensor, false, Bytes(800)}};
   const Collective tensor_wise{1, {}, {}, Stream::kTensor, Phase::kForward};
   job.bodies = {{"first", Phase::kForward, {tensor_wise, Send{0, 0, {}, Stream::kSendForward, 1}},
                  {}},
                 {"last", Phase::kForward,
-                 {Receive{0, 0, {}, Stream::kReceiveForward, -1}, tensor_wise}, {}},
+                 {Receive{0, 0, {}, Stream::kReceiveForward, -1}, tensor_wise,
+                  Collective{5, {}, {}, Stream::kExpert, Phase::kForward}},
+                 {}},
                 {"optimizer", Phase::kOptimizer,
                  {Collective{2, {}, {}, Stream::kData, Phase::kOptimizer},
                   Collective{3, {}, {}, Stream::kData, Phase::kOptimizer},
@@ -157,14 +161,9 @@ TEST(CountTraffic, MultipliesABodysBytesByItsCalls) {
   EXPECT_EQ(sent(0, Axis::kData), Bytes(100));
   EXPECT_EQ(sent(0, Axis::kReplica), Bytes(0));
   EXPECT_EQ(sent(1, Axis::kPipeline), Bytes(14));
-}
-
-TEST(ChargedAxis, PutsScalarsOfAllRanksOnThePipelinesAccount) {
-  EXPECT_EQ(charged_axis(Axis::kContext), Axis::kContext);
-  EXPECT_EQ(charged_axis(Axis::kTensor | Axis::kContext), Axis::kContext);
-  EXPECT_EQ(charged_axis(Axis::kReplica | Axis::kExpert), Axis::kReplica);
-  EXPECT_EQ(charged_axis(Axis::kReplica | Axis::kData), Axis::kData);
-  EXPECT_EQ(charged_axis(Axis::kData | Axis::kPipeline), Axis::kPipeline);
+  EXPECT_EQ(sent(0, Axis::kExpert), Bytes(0));
+  EXPECT_EQ(sent(1, Axis::kTensor), Bytes(1800));
+  EXPECT_EQ(sent(1, Axis::kExpert), Bytes(1800));
 }
 
 }  // namespace

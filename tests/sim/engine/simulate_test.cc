@@ -138,6 +138,22 @@ TEST(Simulate, IssuesAFillWithinAPassInATimeOfItsOwn) {
   EXPECT_EQ(simulate(text.job, text.prices).step, Duration(25));
 }
 
+// The host takes 10 for a kernel, and 30 more for the products of a rank's experts, which it issues
+// one by one: they begin at 40, what follows at 50.
+TEST(Simulate, IssuesTheProductsOfExpertsOneByOne) {
+  Text text;
+  const OpId products = text.op(3), other = text.op(3);
+  text.job.ops[0] = Gemm{8, 8, 8, 4};
+  text.prices.issue = Duration(10);
+  text.prices.groups = Duration(30);
+  text.program({{text.body(Phase::kForward, {kernel(products), kernel(other)}), 0, 0}});
+  EXPECT_EQ(simulate(text.job, text.prices).step, Duration(23));  // one batched kernel
+  std::get<Gemm>(text.job.ops[0]).grouped = true;
+  const Timeline timeline = simulate(text.job, text.prices);
+  EXPECT_EQ(timeline.step, Duration(53));
+  EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 6}, {Part::kOther, 47}}));
+}
+
 // A pass of two kernels of 3, each issued in 10, costs the host 50 before: its kernels begin at 60
 // and 70, those of the next one at 130 and 140. The update is no pass: issued at 150.
 TEST(Simulate, BeginsAPassWhenTheHostHasPreparedIt) {
@@ -243,6 +259,26 @@ TEST(Simulate, ExposesWhatOfACollectiveNoKernelHides) {
     EXPECT_EQ(timeline.step, Duration(15));
     EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 5}, {Part::kRecompute, 3},
                                                   {Part::kTensor, 4}, {Part::kOptimizer, 3}}));
+  }
+}
+
+// Experts that are spread over tensor ranks: an all-to-all is theirs, whether compute waits for its
+// stream (from 5 to 12) or it runs on the device's one stream.
+TEST(Simulate, ExposesAnAllToAllAsTheExperts) {
+  Text text(1, 2);
+  const OpId five = text.op(5);
+  const TransferId exchange = text.transfer(TransferKind::kAllToAll, Axis::kTensor, 7);
+  text.program({{text.body(Phase::kForward,
+                           {kernel(five), Record{Stream::kCompute, 0}, Wait{Stream::kExpert, 0},
+                            collective(exchange, Stream::kExpert), Record{Stream::kExpert, 1},
+                            Wait{Stream::kCompute, 1}, kernel(five)}),
+                 0, 0}});
+  for (const bool one_stream : {false, true}) {
+    text.prices.one_stream = one_stream;
+    text.prices.receives.assign(one_stream ? 1 : 0, Duration());
+    const Timeline timeline = simulate(text.job, text.prices, {Ranks::kFolded});
+    EXPECT_EQ(timeline.step, Duration(17));
+    EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 10}, {Part::kExpert, 7}}));
   }
 }
 

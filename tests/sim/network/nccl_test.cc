@@ -369,5 +369,42 @@ TEST(Nccl, TransferTimeIsTheTimeOfTheChoice) {
   }
 }
 
+// uccl-project/uccl experimental/ukernel/docs/b300_native_nccl_measurements.md (NCCL 2.29.7): GB/s
+// of all that a rank holds, 2, 4 and 8 of a box's B300. They barely differ: 32 channels copy a
+// rank's own part with the others, and are slower than its links. With the start of a collective
+// that was fitted on B200, which has the same links.
+TEST(Nccl, AllToAllIsAsFastAsItsChannelsCopy) {
+  Cluster box = standard_box("b300");
+  box.device.kernels.collectives.start = microseconds(21.6);
+  box.node_latency = microseconds(7.99);
+  struct Row {
+    int ranks;
+    std::int64_t mebibytes;
+    double published;
+  };
+  for (const Row& row : {Row{2, 16, 385.8}, {2, 64, 533.7}, {2, 256, 652.5}, {4, 16, 331.4},
+                         {4, 64, 528.5}, {4, 256, 635.3}, {8, 16, 306.7}, {8, 64, 488.6},
+                         {8, 256, 620.3}}) {
+    const Bytes bytes = mebibytes(row.mebibytes);
+    const TransferChoice choice =
+        choose_transfer(TransferKind::kAllToAll, bytes, whole_cluster(1, row.ranks), box);
+    EXPECT_EQ(choice.channels, 32);
+    EXPECT_NEAR(static_cast<double>(bytes.count) / choice.time.value / row.published / 1e9, 1, 0.21)
+        << row.ranks << " ranks, " << row.mebibytes << " MiB";
+  }
+}
+
+// NVIDIA/nccl#2169: 500 MiB among 4 H100 in 1,174 us. Their links are slower than the channels: 3/4
+// of the bytes at 365 GB/s.
+TEST(Nccl, AllToAllOnSlowerLinksIsAsFastAsThey) {
+  Cluster box = standard_box("h100-sxm");
+  box.device.kernels.collectives.start = microseconds(10.04);  // as fitted
+  box.node_latency = microseconds(6.98);
+  const TransferChoice choice =
+      choose_transfer(TransferKind::kAllToAll, mebibytes(500), whole_cluster(1, 4), box);
+  EXPECT_NEAR(choice.bus_bandwidth.value, 450e9 * 0.812, 1e6);
+  EXPECT_NEAR(choice.time.value / 1174e-6, 1, 0.08);
+}
+
 }  // namespace
 }  // namespace stepcast

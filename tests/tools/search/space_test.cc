@@ -70,6 +70,29 @@ TEST(SearchSpace, CutsLongSequencesAmongContextRanks) {
   EXPECT_THAT(own, Contains(Contains("parallel.data=2")));
 }
 
+// Eight experts on tensor 2 x data 4: an expert group is both tensor ranks and 1, 2 or 4 of the
+// data ranks. Where each expert is cut over the tensor ranks, it is of data ranks alone.
+TEST(SearchSpace, SpreadsExpertsOverTensorRanksAndAPartOfTheDataRanks) {
+  const Sets mixture = {"model.experts=8", "model.experts_per_token=2", "model.expert_ffn=256"};
+  const Sets fixed = {"parallel.tensor=2", "parallel.pipeline=1", "parallel.virtual_stages=1"};
+  const std::vector<Sets> found = narrow(small_question(mixture), fixed);
+  EXPECT_EQ(found.size(), 3u);
+  for (const char* degree : {"parallel.expert=2", "parallel.expert=4", "parallel.expert=8"}) {
+    EXPECT_THAT(found, Contains(Contains(degree)));
+  }
+  Sets cut = mixture;
+  cut.emplace_back("parallel.expert_tensor=4");
+  const std::vector<Sets> of_data = narrow(small_question(cut), fixed);
+  EXPECT_EQ(of_data.size(), 3u);
+  EXPECT_THAT(of_data, Each(Contains("parallel.expert_tensor=2")));
+  EXPECT_THAT(of_data, Contains(Contains("parallel.expert=4")));
+  EXPECT_THAT(of_data, Contains(Each(Not(StartsWith("parallel.expert=")))));
+  // Dense models have none.
+  for (const Sets& sets : narrow(small_question(), fixed)) {
+    EXPECT_THAT(sets, Each(Not(StartsWith("parallel.expert"))));
+  }
+}
+
 TEST(SearchSpace, SaysOnlyWhatTheFileDoesNot) {
   // The file has pipeline 2, data 4, micro 2.
   const std::vector<Sets> found = narrow(small_question());

@@ -113,12 +113,11 @@ TEST(RunQuestion, FillsInWhatAGptLeavesOut) {
   EXPECT_EQ(plan.recompute, Recompute::kNone);
   EXPECT_FALSE(plan.overlap);
   EXPECT_FALSE(plan.pipeline_overlap);
-  for (const char* what : {"heads (16, of 128)", "kv_heads (16)", "ffn_hidden (8192)",
-                           "gated_mlp (no)", "vocab (50257, GPT-2's)", "tied_embeddings (yes)",
-                           "framework (megatron-core)", "vocabulary (padded to 128 x tensor)",
-                           "style (GPT)",
-                           "dropout (yes)", "precision (bf16)", "gradients (fp32)",
-                           "recompute (none)", "attention (fused)", "pipeline_overlap (no)"}) {
+  for (const char* what :
+       {"heads (16, of 128)", "kv_heads (16)", "ffn_hidden (8192)", "gated_mlp (no)",
+        "vocab (50257, GPT-2's)", "tied_embeddings (yes)", "framework (megatron-core)",
+        "vocabulary (padded to 128 x tensor)", "style (GPT)", "dropout (yes)", "precision (bf16)",
+        "gradients (fp32)", "recompute (none)", "attention (fused)", "pipeline_overlap (no)"}) {
     EXPECT_THAT(question.assumed, Contains(what));
   }
 }
@@ -437,8 +436,9 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_EQ(row_refusal(by_heads), "");
   by_heads["parallel"]["extra"]["cp_comm_type"] = "a2a";
   EXPECT_THAT(row_refusal(by_heads), HasSubstr("context parallelism by all-to-alls"));
-  EXPECT_THAT(row_refusal(with("parallel.ep", "8")), HasSubstr("expert parallelism"));
-  EXPECT_THAT(row_refusal(with("model.experts", "8")), HasSubstr("mixture of experts"));
+  EXPECT_THAT(row_refusal(with("parallel.ep", "8")), HasSubstr("the model has no experts"));
+  EXPECT_THAT(row_refusal(with("model.name", "x-moe-8x7b")), HasSubstr("model.experts"));
+  EXPECT_THAT(row_refusal(with("model.name", "gpt-oss-20b")), HasSubstr("sinks"));
   EXPECT_THAT(row_refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
   EXPECT_THAT(row_refusal(with("model.extra.attention", "MLA")), HasSubstr("latent"));
   EXPECT_THAT(row_refusal(with("software.precision", "NVFP4")), HasSubstr("4-bit"));
@@ -454,6 +454,97 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_THAT(row_refusal(with("hardware.gpus_per_node", "12")),
               HasSubstr("do not fill nodes of 12"));
   EXPECT_THAT(row_refusal(with("parallel.extra.layout", "Et|t*9L")), HasSubstr("pattern"));
+}
+
+// The row with eight experts, two ranks of which share them; each cut as the other layers are.
+Json row_of_experts(const std::string& framework = "NeMo 25.07") {
+  Json row = with("parallel.ep", "2");
+  row["model"].update({{"name", "mixtral-like"},
+                       {"experts", 8},
+                       {"experts_per_token", 2},
+                       {"moe_ffn_hidden", 7168}});
+  row["software"]["framework"] = framework;
+  return row;
+}
+
+TEST(RunQuestion, AsksForExpertsByTheFrameworksWords) {
+  RunQuestion question = ask(row_of_experts());
+  WhatIf what_if = read(question);
+  EXPECT_EQ(what_if.model.experts, 8);
+  EXPECT_EQ(what_if.model.experts_per_token, 2);
+  EXPECT_EQ(what_if.model.expert_ffn, 7168);
+  EXPECT_EQ(what_if.model.shared_ffn, 0);
+  EXPECT_EQ(what_if.plan.expert, 2);
+  EXPECT_EQ(what_if.plan.expert_tensor, 4);  // Megatron-Core's default: that of the other layers
+  EXPECT_EQ(what_if.plan.capacity_factor, 1);
+  EXPECT_THAT(question.assumed, Contains("expert_tp (4)"));
+  EXPECT_THAT(question.assumed, Contains(HasSubstr("capacity_factor (1")));
+
+  Json row = row_of_experts("Megatron-Bridge NeMo 26.02 container");
+  row["parallel"]["ep"] = 8;
+  row["software"]["extra"]["recipe"] = {{"moe_flex_dispatcher_backend", "hybridep"}};
+  question = ask(row);
+  what_if = read(question);
+  EXPECT_EQ(what_if.plan.expert, 8);
+  EXPECT_EQ(what_if.plan.expert_tensor, 1);  // its recipes'
+  EXPECT_THAT(question.assumed, Contains("dispatcher (all-to-alls, not hybridep)"));
+}
+
+TEST(RunQuestion, ReadsWhatARowSaysOfItsExperts) {
+  Json row = row_of_experts();
+  row["model"]["shared_experts"] = 2;
+  row["model"]["extra"] = {{"dense_layers", 1}, {"moe_capacity_factor", 1.25}};
+  row["parallel"]["extra"]["expert_tp"] = 1;
+  row["parallel"]["ep"] = 8;
+  WhatIf what_if = read(ask(row));
+  EXPECT_EQ(what_if.model.shared_ffn, 2 * 7168);
+  EXPECT_EQ(what_if.model.dense_layers, 1);
+  EXPECT_EQ(what_if.model.ffn, 14336);
+  EXPECT_EQ(what_if.plan.expert_tensor, 1);
+  EXPECT_EQ(what_if.plan.capacity_factor, 1.25);
+
+  row = row_of_experts();
+  row["model"].erase("moe_ffn_hidden");
+  row["model"].erase("experts_per_token");
+  Json& flags = row["software"]["extra"]["flags"];
+  flags = {{"moe-router-topk", 4},
+           {"moe-layer-freq", "([0]*3+[1]*29)"},
+           {"moe-shared-expert-intermediate-size", 1024},
+           {"moe-token-dispatcher-type", "alltoall"}};
+  what_if = read(ask(row));
+  EXPECT_EQ(what_if.model.experts_per_token, 4);
+  EXPECT_EQ(what_if.model.expert_ffn, 14336);
+  EXPECT_EQ(what_if.model.shared_ffn, 1024);
+  EXPECT_EQ(what_if.model.dense_layers, 3);
+  flags["moe-layer-freq"] = "([1,0]*16)";
+  EXPECT_THAT(row_refusal(row), HasSubstr("this pattern"));
+}
+
+TEST(RunQuestion, SaysWhichExpertsItDoesNotCover) {
+  Json row = row_of_experts();
+  row["software"]["extra"]["flags"]["swiglu"] = true;  // a command line that names no dispatcher
+  EXPECT_THAT(row_refusal(row), HasSubstr("allgather"));
+  row["software"]["extra"]["flags"]["moe-token-dispatcher-type"] = "alltoall";
+  EXPECT_EQ(row_refusal(row), "");
+  row["software"]["extra"]["recipe"]["moe_a2a_overlap"] = true;
+  EXPECT_THAT(row_refusal(row), HasSubstr("another micro-batch"));
+  row = row_of_experts();
+  row["parallel"]["extra"]["expert_tp"] = 2;
+  EXPECT_THAT(row_refusal(row), HasSubstr("experts cut over 2 ranks, and other layers over 4"));
+  row = row_of_experts();
+  row["model"].erase("experts_per_token");
+  EXPECT_THAT(row_refusal(row), HasSubstr("model.experts_per_token"));
+}
+
+// Qwen3's 94 layers on four stages: embedding and head count as a layer each.
+TEST(RunQuestion, CountsTheEndsAsLayersWhereMegatronBridgeMust) {
+  Json row = with("model.layers", "94");
+  row["software"]["framework"] = "Megatron-Bridge NeMo 26.02 container";
+  row["parallel"]["pp"] = 4;
+  row["parallel"]["dp"] = 1;
+  const RunQuestion question = ask(row);
+  EXPECT_EQ(question.what_if.at("parallel").at("stages"), Json({23, 24, 24, 23}));
+  EXPECT_THAT(question.assumed, Contains("stages (embedding and loss count as layers)"));
 }
 
 TEST(RunQuestion, NamesTheFieldThatIsMissing) {

@@ -100,9 +100,12 @@ TEST(CutSummary, TellsWhatFollowingTheForecastCosts) {
   EXPECT_EQ(cuts[0].name, "y");
   EXPECT_EQ(cuts[0].count, 4);
   EXPECT_DOUBLE_EQ(*cuts[0].kendall_tau, -1);
+  EXPECT_GT(cuts[0].tau_of_good, 0.98);  // 8 % apart and more
   EXPECT_DOUBLE_EQ(cuts[0].regret, 14.0 / 11 - 1);
   EXPECT_DOUBLE_EQ(cuts[1].regret, 0);
   EXPECT_DOUBLE_EQ(cuts[1].spread, 2);
+  // Two pairs are far apart; 101 and 102 are in order with probability 0.636: (2 + 0.273) / 3.
+  EXPECT_NEAR(cuts[1].tau_of_good, 0.7575, 1e-3);
 }
 
 // 10 % and 30 % weigh the same although one is of three rows and the other of one.

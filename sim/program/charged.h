@@ -1,0 +1,15 @@
+// On whose account a transfer goes: what breakdowns, traffic and waits call it.
+#pragma once
+
+#include "sim/program/program.h"
+
+namespace stepcast {
+
+// Of a collective or message:
+//   all-to-all       expert, whatever axes the experts are spread over: only they exchange so
+//   among the rest   pipeline if it is one of the axes (scalars of all ranks), else data, else
+//                    replica; expert ranks are data ranks but for the experts, so data; else the
+//                    last one left, context or tensor
+Axis charged_axis(const Transfer& transfer);
+
+}  // namespace stepcast
