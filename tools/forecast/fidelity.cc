@@ -35,6 +35,7 @@ double layer_launches(const Model& model, const Plan& plan, const Device& device
 
 std::string plan_kind(const Model& model, const Plan& plan, const Device& device) {
   if (layer_launches(model, plan, device) < kLayerKernels) return std::string(kLaunchBound);
+  if (model.experts > 0) return "expert";
   if (plan.effective_zero() == 3) return "sharded";
   if (plan.pipeline > 1) return "pipeline";
   if (plan.tensor > 1) return "tensor";

@@ -41,8 +41,8 @@ inline constexpr double kLayerKernels = 24;
 
 inline constexpr std::string_view kLaunchBound = "launch-bound";
 
-// kLaunchBound, else by what a plan does most: "sharded" (ZeRO-3), "pipeline",
-// "tensor", "data", "one device".
+// kLaunchBound, else by what a plan does most: "expert" (the model has experts), "sharded"
+// (ZeRO-3), "pipeline", "tensor", "data", "one device".
 std::string plan_kind(const Model& model, const Plan& plan, const Device& device);
 
 // A class a line; reading throws Error for what is none.

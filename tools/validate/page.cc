@@ -156,8 +156,8 @@ std::string validation_page(const std::vector<ValidationRow>& rows,
   page += section("By GPU", "", runs_table("GPU", runs_by_gpu(rows), false));
   page += section(
       "By plan",
-      "tp: tensor parallel, sp: with sequence parallelism, pp: pipeline, vpp: with virtual\n"
-      "stages, dp: data, zeroN: its states sharded to stage N.",
+      "tp: tensor parallel, sp: with sequence parallelism, cp: context, ep: experts spread,\n"
+      "pp: pipeline, vpp: with virtual stages, dp: data, zeroN: its states sharded to stage N.",
       runs_table("plan", runs_by_plan(rows), false));
   page += section(
       "Plans for the same work",

@@ -207,6 +207,7 @@ std::string plan_word(const Plan& plan) {
   const auto add = [&](const std::string& part) { word += (word.empty() ? "" : "+") + part; };
   if (plan.tensor > 1) add(plan.sequence_parallel ? "tp+sp" : "tp");
   if (plan.context > 1) add("cp");
+  if (plan.expert > 1) add("ep");
   if (plan.pipeline > 1) add(plan.virtual_stages > 1 ? "vpp" : "pp");
   if (plan.data > 1 || (plan.context > 1 && plan.zero > 0)) {
     add(plan.zero > 0 ? fmt::format("zero{}", plan.effective_zero()) : "dp");
