@@ -24,6 +24,13 @@ Model gpt_of_experts(std::int64_t layers) {
   return model;
 }
 
+// Norms of queries and keys, tied embeddings.
+Model qwen_of_experts(std::int64_t layers) {
+  Model model = experts_of(toy::qwen(layers));
+  model.qkv_bias = model.post_norms = false;
+  return model;
+}
+
 // Eight experts, three a token, an MLP for all tokens besides, and a first
 // layer without experts.
 Model deepseek(std::int64_t layers) {
@@ -97,6 +104,34 @@ void add_experts(TrainingCases& cases) {
   });
 }
 
+// What frameworks do otherwise than by default, with experts.
+void add_experts_of_frameworks(TrainingCases& cases) {
+  using enum PipelineSchedule;
+  const auto add = [&](const std::string& name, Model (*model)(std::int64_t), auto change,
+                       std::int64_t layers = 2) {
+    cases.add("experts_" + name, model, layers, change);
+  };
+  add("4_as_pytorch_does", deepseek, [](Plan& p) {
+    p.expert = 4, p.data = p.tensor = 2, p.sequence_parallel = true;
+    separate(p), p.batch_first = true, p.gather_again = p.flat_weights = false;
+    p.tensor_overlap = false, p.recompute_early_stop = true, p.recompute = Recompute::kFull;
+  });
+  add("of_all_ranks_zero3_full", mixtral,
+      [](Plan& p) { p.data = 2, p.zero = 3, p.recompute = Recompute::kFull; });
+  add("of_all_ranks_hybrid", mixtral, [](Plan& p) { p.data = 4, p.zero = 2, p.shard_group = 2; });
+  add("2_layers_in_a_loop", mixtral,
+      [](Plan& p) { p.data = p.expert = 2, p.scan_layers = true, p.fused_attention = false; });
+  add("2_tied_pipeline2", qwen_of_experts, [](Plan& p) {
+    p.data = p.expert = 2, p.zero = 1;
+    pipeline(p, 2, k1f1b);
+  });
+  add("4_tensor2_buffers", qwen_of_experts, [](Plan& p) {
+    p.data = p.tensor = 2, p.expert = 4, p.sequence_parallel = true, p.micro_batch = 2;
+    p.loss = CrossEntropy::kTransformerEngine;
+    p.weight_gradient_placeholders = p.gather_buffer = true;
+  });
+}
+
 void add_expert_recompute(TrainingCases& cases) {
   const auto add = [&](const std::string& name, auto change) {
     cases.add("experts_recompute_" + name, deepseek, 2, [&](Plan& p) {
@@ -119,6 +154,7 @@ void add_expert_recompute(TrainingCases& cases) {
 std::vector<TrainingCase> expert_cases() {
   TrainingCases cases;
   add_experts(cases);
+  add_experts_of_frameworks(cases);
   add_expert_recompute(cases);
   return cases.all();
 }
