@@ -4,6 +4,7 @@
 #include "tools/validate/experts.h"
 
 #include <regex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -118,6 +119,14 @@ void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
   if (!capacity) capacity = number_of(flags_of(row), "moe-expert-capacity-factor");
   if (!capacity) assumed.emplace_back("capacity_factor (1: each expert gets as many tokens)");
   what_if["capacity_factor"] = capacity.value_or(1);
+  // Kernels of their own for permutes and routers, where the row says it.
+  constexpr std::pair<const char*, const char*> kFusions[] = {{"permute", "permutes"},
+                                                              {"router", "routers"}};
+  for (const auto& [name, key] : kFusions) {
+    auto fused = switch_of(flags_of(row), fmt::format("moe-{}-fusion", name));
+    if (!fused) fused = switch_of(recipe_of(row), fmt::format("moe_{}_fusion", name));
+    if (fused) what_if["fusion"][key] = *fused;
+  }
   const std::string backend = text_of(recipe_of(row), "moe_flex_dispatcher_backend");
   if (!backend.empty()) assumed.push_back(fmt::format("dispatcher (all-to-alls, not {})", backend));
 }

@@ -22,8 +22,8 @@ RunExperts run_experts(const Json& row, std::int64_t ffn, std::vector<std::strin
 // ranks, all-to-alls beside another micro-batch's work, experts that are cut otherwise.
 void refuse_experts(const Json& row, std::int64_t tensor);
 
-// The what-if's "parallel.expert", "parallel.expert_tensor" and "capacity_factor", where the model
-// has experts.
+// The what-if's "parallel.expert", "parallel.expert_tensor", "capacity_factor" and, where the row
+// says it, "fusion.permutes" and "fusion.routers", if the model has experts.
 void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
                  std::vector<std::string>& assumed);
 

@@ -453,7 +453,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
     what_if["vocabulary_multiple"] = *stated;
   }
   const Json fusion = fusion_question(row);
-  if (!fusion.empty()) what_if["fusion"] = fusion;
+  if (!fusion.empty()) what_if["fusion"].update(fusion);
   const std::string kernel = attention_kernel_question(row, device);
   if (!kernel.empty()) what_if["attention_kernel"] = kernel;
   const std::string name = text_of(section_of(row, "software"), "framework");
@@ -468,7 +468,8 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   }
   // Megatron-Core's own CUDA graphs, of layers or of the whole iteration: the host issues those.
   const Json& recipe = section_of(section_of(section_of(row, "software"), "extra"), "recipe");
-  if (text_of(recipe, "cuda_graph_impl") == "local") what_if["host"]["launch"] = "0 us";
+  const std::string graphs = text_of(recipe, "cuda_graph_impl");
+  if (graphs == "local" || graphs == "full_iteration") what_if["host"]["launch"] = "0 us";
   const Json& run = section_of(section_of(row, "software"), "extra");
   if (const auto scan = switch_of(run, "scan_layers")) what_if["scan_layers"] = *scan;
   const Json& extra = section_of(section_of(row, "model"), "extra");

@@ -518,6 +518,10 @@ TEST(RunQuestion, ReadsWhatARowSaysOfItsExperts) {
   EXPECT_EQ(what_if.model.dense_layers, 3);
   flags["moe-layer-freq"] = "([1,0]*16)";
   EXPECT_THAT(row_refusal(row), HasSubstr("this pattern"));
+
+  row = row_of_experts();
+  row["software"]["extra"]["recipe"] = {{"moe_permute_fusion", true}, {"moe_router_fusion", false}};
+  EXPECT_EQ(ask(row).what_if.at("fusion"), Json({{"permutes", true}, {"routers", false}}));
 }
 
 TEST(RunQuestion, SaysWhichExpertsItDoesNotCover) {
