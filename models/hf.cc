@@ -219,10 +219,11 @@ class Reader {
 
   // Latent attention; the width of a head's key.
   std::int64_t read_latents(Model& m) const {
-    constexpr std::string_view kQueries = "q_lora_rank";
-    const bool whole = object_.has(kQueries) && object_.at(kQueries).is_null();
+    constexpr std::string_view kQueries = "q_lora_rank";  // null: queries of the token itself
     m.kv_rank = object_.integer("kv_lora_rank", class_.kv_rank, kModelLimits.hidden);
-    m.q_rank = whole ? 0 : object_.integer(kQueries, class_.q_rank, kModelLimits.hidden);
+    const std::int64_t otherwise = nested_ ? class_.q_rank : 0;
+    m.q_rank = object_.has(kQueries) ? object_.integer(kQueries, kModelLimits.hidden) : otherwise;
+    object_.touch(kQueries);
     m.rotary_dim = object_.integer("qk_rope_head_dim", 64, kModelLimits.head_dim);
     m.value_dim = object_.integer("v_head_dim", 128, kModelLimits.head_dim);
     return m.rotary_dim + object_.integer("qk_nope_head_dim", 128, kModelLimits.head_dim);

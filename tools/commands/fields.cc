@@ -234,7 +234,7 @@ std::vector<Field> memory_fields() {
                        "--recompute-method block).")),
       input_only(word("recompute.modules", "not given",
                       "attention_core norm activation mlp attention projection up qkv quantize "
-                      "context",
+                      "context latent_up",
                       "Run these parts of each layer again.", "", Form::kWords)),
       field(Form::kSwitch, "recompute_early_stop", "false",
             "Full recomputation ends when backward has all that it needs (PyTorch since 2.1): a "

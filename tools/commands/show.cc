@@ -93,6 +93,19 @@ std::string mlp_text(const Model& m) {
   return text;
 }
 
+// "32 of 128, 8 for keys and values"; "128 of 192, values of 128, made of 512 latents ...".
+std::string heads_text(const Model& m) {
+  std::string text = fmt::format("{} of {}", m.heads, m.head_dim);
+  if (m.latent()) {
+    text += fmt::format(", of which {} are shared; values of {}; made of {} latents", m.rotary_dim,
+                        m.value_dim, grouped(m.kv_rank));
+    if (m.q_rank > 0) text += fmt::format(", queries of {}", grouped(m.q_rank));
+  } else if (m.heads != m.kv_heads) {
+    text += fmt::format(", {} for keys and values", m.kv_heads);
+  }
+  return text;
+}
+
 std::string show_model(const WhatIf& what_if) {
   const Model& m = what_if.model;
   const std::int64_t s = what_if.plan.sequence_length;
@@ -101,10 +114,7 @@ std::string show_model(const WhatIf& what_if) {
   std::string text = fmt::format("{}\n\n", m.name);
   text += align({{"layers", grouped(m.layers)},
                  {"hidden", grouped(m.hidden)},
-                 {"heads", m.heads == m.kv_heads
-                               ? fmt::format("{} of {}", m.heads, m.head_dim)
-                               : fmt::format("{} of {}, {} for keys and values", m.heads,
-                                             m.head_dim, m.kv_heads)},
+                 {"heads", heads_text(m)},
                  {"ffn", mlp_text(m)},
                  {"vocabulary", grouped(m.vocabulary)},
                  {"positions", grouped(m.positions)},

@@ -1,6 +1,6 @@
 // The model of a published run. Rows name shapes, seldom the kind of norm or of positions: those
 // follow from the family, which a gate in the MLP tells apart well. What no what-if has yet
-// (latent attention, encoders, state spaces) is refused by what the row states or by the family's
+// (encoders, state spaces) is refused by what the row states or by the family's
 // name. One pass over the fields.
 #include <algorithm>
 #include <cctype>
@@ -23,9 +23,6 @@ constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
     {"bert", "an encoder"},
     {"t5", "an encoder and a decoder"},
     {"gpt-oss", "attention with sinks and a sliding window"},
-    {"deepseek", "latent attention"},
-    {"kimi", "latent attention"},
-    {"moonlight", "latent attention"},
     {"mamba", "state-space layers"},
     {"hybrid", "state-space layers"},
     {"nemotronh", "state-space layers"},
@@ -37,7 +34,8 @@ constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
 };
 
 // These have experts, whose number and width a row must state.
-constexpr std::string_view kExpertFamilies[] = {"moe", "mixtral", "grok", "a3b", "a22b"};
+constexpr std::string_view kExpertFamilies[] = {"moe",  "mixtral",  "grok", "a3b",
+                                                "a22b", "deepseek", "kimi", "moonlight"};
 
 bool letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
@@ -57,10 +55,6 @@ void refuse_other_families(const Json& row) {
   const Json& model = section_of(row, "model");
   const Json& flags = flags_of(row);
   const Json& extra = section_of(model, "extra");
-  if (has(lower(text_of(extra, "attention")), "mla") || count_of(extra, "kv_lora_rank") ||
-      switch_of(flags, "multi-latent-attention") == true) {
-    throw Error("model.extra.attention", "latent attention is not covered yet");
-  }
   if (has(lower(text_of(extra, "attention")), "window")) {
     throw Error("model.extra.attention", "a sliding window is not covered yet");
   }
@@ -99,10 +93,15 @@ std::string bare(std::string_view name) {
   return text;
 }
 
+struct Latents {
+  std::int64_t keys = 0, queries = 0, rotated = 0, values = 0;  // keys 0: there are none
+};
+
 struct RunShape {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
   std::int64_t vocabulary = 0, positions = 0;
   RunExperts experts;
+  Latents latents;
   bool gated = false, tied = false;
 };
 
@@ -118,6 +117,7 @@ bool agrees(const Model& preset, const RunShape& shape) {
          preset.head_dim == shape.head_dim && preset.ffn == shape.ffn &&
          preset.vocabulary == shape.vocabulary && preset.gated() == shape.gated &&
          preset.tied_embeddings == shape.tied && agrees(preset, shape.experts) &&
+         preset.kv_rank == shape.latents.keys && preset.q_rank == shape.latents.queries &&
          (!preset.learned_positions || preset.positions == shape.positions);
 }
 
@@ -140,6 +140,42 @@ void read_heads(const Json& row, RunShape& shape, std::vector<std::string>& assu
     throw Error("model.heads", "hidden is not a multiple of them, and head_dim is not stated");
   }
   shape.head_dim = head_dim.value_or(shape.hidden / shape.heads);
+}
+
+bool has_latents(const Json& row) {
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  return has(lower(text_of(extra, "attention")), "mla") || count_of(extra, "kv_lora_rank") ||
+         switch_of(flags_of(row), "multi-latent-attention") == true;
+}
+
+// Latent attention's sizes, by Megatron-Core's names (MLATransformerConfig); where the row leaves
+// them out, those of the preset that has the row's other sizes.
+void read_latents(const Json& row, const std::vector<Model>& presets, RunShape& shape,
+                  std::vector<std::string>& assumed) {
+  if (!has_latents(row)) return;
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  const auto stated = [&](std::string name) {
+    const auto count = count_of(extra, name);
+    std::replace(name.begin(), name.end(), '_', '-');
+    return count ? count : count_of(flags_of(row), name);
+  };
+  Latents& latents = shape.latents;
+  if (const auto keys = stated("kv_lora_rank")) {
+    constexpr std::int64_t kOwn = 128, kRotated = 64, kValues = 128;  // the class's defaults
+    latents = {*keys, stated("q_lora_rank").value_or(0),
+               stated("qk_pos_emb_head_dim").value_or(kRotated),
+               stated("v_head_dim").value_or(kValues)};
+    shape.head_dim = stated("qk_head_dim").value_or(kOwn) + latents.rotated;
+    return;
+  }
+  const auto like = std::find_if(presets.begin(), presets.end(), [&](const Model& preset) {
+    return preset.latent() && preset.hidden == shape.hidden && preset.heads == shape.heads &&
+           preset.experts == shape.experts.experts && preset.expert_ffn == shape.experts.ffn;
+  });
+  if (like == presets.end()) throw Error("model.extra.kv_lora_rank", "is not stated");
+  latents = {like->kv_rank, like->q_rank, like->rotary_dim, like->value_dim};
+  shape.head_dim = like->head_dim;
+  assumed.push_back(fmt::format("latents ({}'s)", like->name));
 }
 
 void read_mlp(const Json& row, RunShape& shape, std::vector<std::string>& assumed) {
@@ -199,7 +235,9 @@ void write_style(const Json& row, const RunShape& shape, Json& model,
   }
   const std::string norm = lower(text_of(flags, "normalization"));
   if (!norm.empty()) model["norm"] = has(norm, "rms") ? "rms" : "layer";
-  if (switch_of(flags, "qk-layernorm") == true) model["qk_norm"] = true;
+  // Of latent attention the flag means norms of the latents, which are always there.
+  const bool qk_norm = shape.latents.keys == 0 && switch_of(flags, "qk-layernorm") == true;
+  if (qk_norm) model["qk_norm"] = true;
   if (squared) model["dropout"] = false;
 }
 
@@ -219,6 +257,7 @@ Json model_question(const Json& row, const std::vector<Model>& presets,
   read_mlp(row, shape, guesses);
   shape.experts = run_experts(row, shape.ffn, guesses);
   if (shape.experts.experts > 0 && shape.experts.dense_layers == 0) shape.ffn = shape.experts.ffn;
+  read_latents(row, presets, shape, guesses);
   read_vocabulary(row, shape, guesses);
   if (switch_of(flags_of(row), "untie-embeddings-and-output-weights") == true) {
     shape.tied = false;
@@ -246,6 +285,12 @@ Json model_question(const Json& row, const std::vector<Model>& presets,
     model["expert_ffn"] = shape.experts.ffn;
     model["shared_ffn"] = shape.experts.shared_ffn;
     model["dense_layers"] = shape.experts.dense_layers;
+  }
+  if (shape.latents.keys > 0) {
+    model["kv_rank"] = shape.latents.keys;
+    model["q_rank"] = shape.latents.queries;
+    model["rotary_dim"] = shape.latents.rotated;
+    model["value_dim"] = shape.latents.values;
   }
   write_style(row, shape, model, assumed);
   return model;

@@ -49,14 +49,17 @@ std::string scaling_word(const Json& row, std::vector<std::string>& assumed) {
   return scaling;
 }
 
-// "selective:[layernorm mla_up_proj]", "per-op:moe_act,mlp", "selective (core_attn)".
-Json recompute_modules(std::string_view list) {
+// "selective:[layernorm mla_up_proj]", "per-op:moe_act,mlp", "selective (core_attn)". In a model
+// with experts Megatron-Core's mlp is that of the dense layers alone, moe the experts and all that
+// is around them (transformer_config.py, recompute_modules).
+Json recompute_modules(std::string_view list, bool experts, std::vector<std::string>& assumed) {
   constexpr std::pair<std::string_view, std::string_view> kModules[] = {
       {"core_attn", "attention_core"}, {"layernorm", "norm"}, {"mlp", "mlp"},
       {"attention", "attention"},      {"norm", "norm"},      {"activation", "activation"},
       {"up", "up"},                    {"projection", "projection"},
       {"qkv", "qkv"},                  {"quantize", "quantize"},
-      {"context", "context"}};
+      {"context", "context"},          {"mla_up_proj", "latent_up"},
+      {"moe_act", "activation"},       {"moe", "mlp"}};
   Json modules = Json::array();
   for (std::size_t at = 0; at < list.size();) {
     at = std::min(list.find_first_not_of(" ,[]()", at), list.size());
@@ -64,6 +67,10 @@ Json recompute_modules(std::string_view list) {
     const std::string_view word = list.substr(at, end - at);
     at = end;
     if (word.empty()) continue;
+    if (experts && word == "mlp") {
+      assumed.emplace_back("recompute (not of the dense layers' MLP)");
+      continue;
+    }
     const auto found = std::find_if(std::begin(kModules), std::end(kModules),
                                     [&](const auto& pair) { return pair.first == word; });
     if (found == std::end(kModules)) {
@@ -117,7 +124,7 @@ Json precision_question(const Json& row, std::vector<std::string>& assumed) {
   return precision;
 }
 
-Json recompute_question(const Json& row) {
+Json recompute_question(const Json& row, std::vector<std::string>& assumed) {
   const std::string text = lower(text_of(row, "recompute"));
   if (text.empty()) {
     if (member(row, "recompute") != nullptr) throw Error("recompute", "must be text");
@@ -144,9 +151,12 @@ Json recompute_question(const Json& row) {
     throw Error("recompute", fmt::format("\"{}\" is not modelled", text));
   }
   const std::size_t list = text.find_first_of(":(");
-  const Json modules = list == std::string::npos ? Json::array()
-                                                 : recompute_modules(text.substr(list + 1));
+  const bool experts = stated_count(row, "model", "experts").value_or(1) > 1;
+  const Json modules = list == std::string::npos
+                           ? Json::array()
+                           : recompute_modules(text.substr(list + 1), experts, assumed);
   if (text.starts_with("selective") || text.starts_with("per-op")) {
+    if (modules.empty() && experts && list != std::string::npos) return "none";
     if (modules.empty() || modules == Json::array({"attention_core"})) return "selective";
     return {{"modules", modules}};
   }

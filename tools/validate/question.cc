@@ -443,7 +443,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
              {"batch", batch_question(row, degrees.data, assumed)},
              {"parallel", parallel_question(row, degrees, assumed)},
              {"sharding", sharding_question(row, degrees, per_node, assumed)},
-             {"recompute", recompute_question(row)},
+             {"recompute", recompute_question(row, assumed)},
              {"precision", std::move(precision)},
              {"attention", attention_question(row)},
              {"loss", loss_question(row)},

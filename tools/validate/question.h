@@ -68,7 +68,7 @@ Json model_question(const Json& row, const std::vector<Model>& presets,
 // The "precision", "recompute" and "attention" of the what-if, null where the row does not say.
 // Throw Error as run_question().
 Json precision_question(const Json& row, std::vector<std::string>& assumed);
-Json recompute_question(const Json& row);
+Json recompute_question(const Json& row, std::vector<std::string>& assumed);
 Json attention_question(const Json& row);
 
 // The "fusion" that the row states by Megatron-LM's flags; empty where it does not.

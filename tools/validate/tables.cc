@@ -163,7 +163,8 @@ ReportTable cuts_table(const std::vector<ValidationRow>& rows) {
     if (cut.count < kCutShown || cut.launch_bound) continue;
     cells.push_back({clipped(cut.name, 42), clipped(cut.source, 16), fmt::format("{}", cut.count),
                      fmt::format("{:.1f}x", cut.spread), tau_text(cut.kendall_tau),
-                     tau_text(cut.tau_of_good), percent_number(cut.regret), fmt::format("{}", cut.best_at)});
+                     tau_text(cut.tau_of_good), percent_number(cut.regret),
+                     fmt::format("{}", cut.best_at)});
   }
   table.left = "llrrrrrr";
   return table;

@@ -308,7 +308,8 @@ TEST(RunQuestion, ReadsTheWordsForRecomputation) {
   EXPECT_EQ(recompute("selective (core_attn)"), "selective");
   EXPECT_EQ(recompute("per-op:layernorm,mlp"), Json({{"modules", {"norm", "mlp"}}}));
   EXPECT_EQ(recompute("selective:[layernorm norm]"), Json({{"modules", {"norm"}}}));
-  EXPECT_THAT(row_refusal(with("recompute", "\"per-op:moe_act\"")), HasSubstr("module moe_act"));
+  EXPECT_THAT(row_refusal(with("recompute", "\"per-op:shared_experts\"")),
+              HasSubstr("module shared_experts"));
   EXPECT_EQ(recompute("full:block:2"), Json({{"layers", 2}}));
   EXPECT_EQ(recompute("per-op:up,projection"), Json({{"modules", {"up", "projection"}}}));
   EXPECT_EQ(recompute("per-op:qkv"), Json({{"modules", {"qkv"}}}));
@@ -440,7 +441,7 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_THAT(row_refusal(with("model.name", "x-moe-8x7b")), HasSubstr("model.experts"));
   EXPECT_THAT(row_refusal(with("model.name", "gpt-oss-20b")), HasSubstr("sinks"));
   EXPECT_THAT(row_refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
-  EXPECT_THAT(row_refusal(with("model.extra.attention", "MLA")), HasSubstr("latent"));
+  EXPECT_THAT(row_refusal(with("model.extra.attention", "MLA")), HasSubstr("kv_lora_rank"));
   EXPECT_THAT(row_refusal(with("software.precision", "NVFP4")), HasSubstr("4-bit"));
   EXPECT_THAT(row_refusal(with("software.precision", "posit16")), HasSubstr("posit16"));
   EXPECT_THAT(row_refusal(with("offload.layers", "20")), HasSubstr("offload"));
