@@ -24,6 +24,27 @@ Job good() {
   return lowered(model(), plan);
 }
 
+// Eight experts, two of them on each of two tensor ranks of two data ranks.
+Model model_of_experts() {
+  Model model = llama_model(2, 16, 4, 2, 24, 61);
+  model.experts = 8;
+  model.experts_per_token = 2;
+  model.expert_ffn = 12;
+  return model;
+}
+Plan plan_of_experts() {
+  Plan plan = executable_plan(8, 8);
+  plan.capacity_factor = 4;  // no token is dropped
+  return plan;
+}
+Job good_with_experts() {
+  Plan plan = plan_of_experts();
+  plan.tensor = plan.data = 2;
+  plan.sequence_parallel = true;
+  plan.expert = 4;
+  return lowered(model_of_experts(), plan);
+}
+
 // Takes the instruction out, and its operands out of the pool.
 void erase(Body& body, std::size_t at) {
   Operands gone;
@@ -61,11 +82,11 @@ int erase_all(Job& job, const std::string& name) {
   return erased;
 }
 
-double furthest(const Job& job) {
+// From the losses of `alone`.
+double furthest(const Job& job, const Job& alone = lowered(model(), executable_plan(8, 8))) {
   const ExecuteOptions options = train_options(6);
   const std::vector<double> losses = train(job, options)[0].losses;
-  const std::vector<double> expected =
-      train(lowered(model(), executable_plan(8, 8)), options)[0].losses;
+  const std::vector<double> expected = train(alone, options)[0].losses;
   double most = 0;
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const double off = std::abs(losses[i] - expected[i]) / expected[i];
@@ -149,6 +170,32 @@ TEST(BrokenJob, WithAMaximumForASumLosesItsLoss) {
   EXPECT_GT(furthest(job), 1e-3);
 }
 
+// Tokens that stand rank by rank meet the weights of other experts.
+TEST(BrokenJob, WithExpertsOutOfOrderLearnsSomethingElse) {
+  const Job alone = lowered(model_of_experts(), plan_of_experts());
+  Job job = good_with_experts();
+  EXPECT_LT(furthest(job, alone), 1e-4);
+  int changed = 0;
+  for (Op& op : job.ops) {
+    auto* regroup = std::get_if<Regroup>(&op);
+    if (regroup == nullptr) continue;
+    EXPECT_NE(regroup->outer, regroup->inner);
+    std::swap(regroup->outer, regroup->inner);
+    ++changed;
+  }
+  ASSERT_EQ(changed, 4);  // tokens and weights there, tokens and weights' gradients back
+  ASSERT_EQ(verify(job), "");
+  EXPECT_GT(furthest(job, alone), 1e-3);
+}
+
+// Each rank takes itself for the one with the first experts.
+TEST(BrokenJob, ThatDoesNotSayWhereExpertsAreLearnsSomethingElse) {
+  Job job = good_with_experts();
+  job.experts = {};
+  ASSERT_EQ(verify(job), "");
+  EXPECT_GT(furthest(job, lowered(model_of_experts(), plan_of_experts())), 1e-3);
+}
+
 TEST(Executable, SaysWhatIsInTheWay) {
   Plan plan = executable_plan(8, 8);
   EXPECT_EQ(executable(lowered(model(), plan)), "");
@@ -174,6 +221,12 @@ TEST(Executable, SaysWhatIsInTheWay) {
   Job job = lowered(model(), executable_plan(8, 8));
   job.batch = {};
   EXPECT_NE(executable(job).find("batch"), std::string::npos);
+  Job experts = good_with_experts();
+  EXPECT_EQ(executable(experts), "");
+  for (Op& op : experts.ops) {
+    if (auto* route = std::get_if<Route>(&op)) route->capacity = std::int64_t{1} << 28;
+  }
+  EXPECT_NE(executable(experts).find("32 bits"), std::string::npos);
 }
 
 // The others do not wait for ever.
