@@ -162,8 +162,8 @@ void Trial::fill() {
   }
 }
 
-// A token's experts are neighbours, from any one on; of a permutation, which does not know how many
-// experts there are, choices lie apart in memory. No two have one slot; those beyond are dropped.
+// A token's experts are neighbours, from any one on; elsewhere, where nobody says how many experts
+// there are, choices lie apart in memory. No two have one slot; those beyond are dropped.
 void Trial::fill_slots(std::size_t i) {
   std::int32_t* slots = integers(i);
   const auto number = [](std::int64_t slot) { return static_cast<std::int32_t>(slot); };
@@ -180,12 +180,13 @@ void Trial::fill_slots(std::size_t i) {
     }
     return;
   }
+  const std::int64_t choices = tensors[i].shape.elements();
   const auto* permute = std::get_if<Permute>(&op);
-  STEPCAST_CHECK(permute != nullptr, "slots are of a router or a permutation");
-  std::int64_t apart = permute->slots / 3 + 1;
-  while (std::gcd(apart, permute->slots) > 1) ++apart;
-  for (std::int64_t choice = 0; choice < permute->rows * permute->chosen; ++choice) {
-    slots[choice] = number(choice < permute->slots ? choice * apart % permute->slots : -2);
+  const std::int64_t all = permute == nullptr ? choices : permute->slots;
+  std::int64_t apart = all / 3 + 1;
+  while (std::gcd(apart, all) > 1) ++apart;
+  for (std::int64_t choice = 0; choice < choices; ++choice) {
+    slots[choice] = number(choice < all ? choice * apart % all : -2);
   }
 }
 

@@ -13,7 +13,11 @@ bool known(Dtype dtype) { return dtype == Dtype::kFp32 || dtype == Dtype::kBf16;
 bool all_known(const Gemm& g) { return known(g.dtype) && known(g.output); }
 bool all_known(const Attention& a) { return known(a.dtype); }
 bool all_known(const Norm& n) { return known(n.dtype); }
-bool all_known(const Pointwise& p) { return known(p.dtype) && known(p.output); }
+// Slots of experts are copied where a loop over layers keeps them.
+bool all_known(const Pointwise& p) {
+  const bool slots = p.kind == PointwiseKind::kCast && p.dtype == Dtype::kInt32;
+  return slots ? p.output == Dtype::kInt32 : known(p.dtype) && known(p.output);
+}
 bool all_known(const Gather& g) { return known(g.dtype) && known(g.gradient); }
 bool all_known(const Loss& l) { return known(l.dtype) && known(l.statistics); }
 bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) && known(u.moment); }

@@ -41,8 +41,8 @@ struct StateStretch {
 // What a collective takes from this rank and where its result goes, in the order in which the
 // numbers travel. all_reduce: `out` alone, in place. reduce_scatter: `in` is everybody's pieces,
 // member by member, `out` one's own; all_gather the other way round. A shift: `in` goes to the next
-// member, `out` comes from the one before; an all-to-all: an equal part of each `in` to each member,
-// and as many from them into the `out` at its place.
+// member, `out` comes from the one before; an all-to-all: an equal part of each `in` goes to each
+// member, and as many come from them into the `out` at its place.
 struct Carried {
   std::vector<Stretch> in, out;
 };

@@ -101,9 +101,12 @@ void Rank::shift(const Transfer& transfer, const Group& members, Stream stream) 
 // Tensor by tensor, as they are stored.
 void Rank::all_to_all(const Transfer& transfer, const Group& members) {
   count_sent(transfer, carried_.in);
+  STEPCAST_CHECK(carried_.in.size() == carried_.out.size(), "each tensor has one it becomes");
   for (std::size_t i = 0; i < carried_.in.size(); ++i) {
-    STEPCAST_CHECK(carried_.in[i].data != carried_.out[i].data, "an all-to-all is not in place");
-    transport_.all_to_all(members, bytes_of(carried_.in[i]), bytes_of(carried_.out[i]));
+    const Stretch &in = carried_.in[i], &out = carried_.out[i];
+    STEPCAST_CHECK(in.data != out.data && in.bytes() == out.bytes(),
+                   "an all-to-all goes into another tensor, as large");
+    transport_.all_to_all(members, bytes_of(in), bytes_of(out));
   }
 }
 

@@ -369,6 +369,8 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kMask:
     case PointwiseKind::kMaskBackward: return mask<Real>(op, work);
     case PointwiseKind::kCast:
+      if (op.dtype == Dtype::kInt32) return copy<std::int32_t>(work);
+      return copy<Real>(work);
     case PointwiseKind::kScale: return copy<Real>(work);
     case PointwiseKind::kUnflatten: return;  // the numbers are where they belong already
     case PointwiseKind::kFill:

@@ -21,9 +21,9 @@
 // are as many tiles more. Where each is a kernel of its own, issued over several streams
 // (TransformerEngine, transformer_engine/common/gemm/cublaslt_gemm.cu: multi_stream_cublas_gemm),
 // their tiles fill the same waves, but tiles and split are what the library takes for one of them,
-// so small that it fills the device alone. Of MooreThreads/SimuMax's 68 rows of these on a B200 the
-// mean error goes from 17 % to 14 %, all of it too fast; with the host's pace (issue_time in
-// cost.h) to 11 %, bias -9 %; on five rows of an A100 PCIe from 4 % to 12 %, too slow.
+// so small that it fills the device alone. Of MooreThreads/SimuMax's 68 rows of these on a B200,
+// which nothing here is fitted to but the host's pace (issue_time in cost.h), the mean error is
+// 12 %, bias -10 % (in one kernel: 17 %, -16 %); of five on an A100 PCIe 12 %, +12 % (4 %, 0).
 //
 // The candidate with the smallest time wins, as in a library's heuristic. Each candidate's time is
 // non-decreasing in m, n, k and batch, and a larger product never has more candidates; so is the

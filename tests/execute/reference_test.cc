@@ -49,8 +49,8 @@ TEST(Execute, TrainsTheLlamaOfSeparateProductsThatPlainLoopsTrain) {
   expect_reference(llama_model(2, 8, 4, 2, 12, 11), 0, true);
 }
 
-// A gate's: two of four, in the second layer, beside an MLP that every token takes. A GELU's: two of
-// three, in both layers.
+// A gate's: two of four, in the second layer, beside an MLP that every token takes. A GELU's: two
+// of three, in both layers.
 TEST(Execute, TrainsTheExpertsThatPlainLoopsTrain) {
   Model model = llama_model(2, 8, 4, 2, 12, 11);
   model.experts = 4;

@@ -112,8 +112,10 @@ TEST(Gemm, RunsAtTheRateOfItsDtypeOrTheNextWiderOne) {
   EXPECT_NEAR(ratio, 989.0 / 67, 0.05 * 989 / 67);
   Gemm narrow = matrix_product(8192, 8192, 8192);
   narrow.dtype = Dtype::kFp8;
-  EXPECT_NEAR(kernel_seconds(narrow, h100) / kernel_seconds(matrix_product(8192, 8192, 8192), h100), 0.5, 0.03);
-  EXPECT_NEAR(kernel_seconds(narrow, a100) / kernel_seconds(matrix_product(8192, 8192, 8192), a100), 1, 0.03);
+  EXPECT_NEAR(kernel_seconds(narrow, h100) / kernel_seconds(matrix_product(8192, 8192, 8192), h100),
+              0.5, 0.03);
+  EXPECT_NEAR(kernel_seconds(narrow, a100) / kernel_seconds(matrix_product(8192, 8192, 8192), a100),
+              1, 0.03);
 }
 
 Attention attention(Pass pass, std::int64_t batch, std::int64_t sequence, std::int64_t heads,
@@ -142,12 +144,15 @@ TEST(Attention, LeavesProcessorsIdleWhereDeterministicBackwardCutsHeadsIntoEqual
   a.deterministic = true;
   EXPECT_EQ(kernel_seconds(a, device), free);
   device.kernels.usual_attention = "waves";
-  EXPECT_NEAR(kernel_seconds(a, device), 296.0 / 160 * free + 4 * 8.0 * 8192 * 32 * 128 / 1e12, 1e-5);
+  EXPECT_NEAR(kernel_seconds(a, device), 296.0 / 160 * free + 4 * 8.0 * 8192 * 32 * 128 / 1e12,
+              1e-5);
   a.pass = Pass::kForward;
-  EXPECT_EQ(kernel_seconds(a, device), kernel_seconds(attention(Pass::kForward, 1, 8192, 32, 128), device));
+  EXPECT_EQ(kernel_seconds(a, device),
+            kernel_seconds(attention(Pass::kForward, 1, 8192, 32, 128), device));
   a = attention(Pass::kBackward, 4, 2048, 37, 128);
   a.deterministic = true;
-  EXPECT_EQ(kernel_seconds(a, device), kernel_seconds(attention(Pass::kBackward, 4, 2048, 37, 128), device));
+  EXPECT_EQ(kernel_seconds(a, device),
+            kernel_seconds(attention(Pass::kBackward, 4, 2048, 37, 128), device));
 }
 
 // Dao-AILab/flash-attention, causal, batch x sequence = 16k, hidden 2,048: FlashAttention-3 forward
@@ -312,7 +317,8 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   EXPECT_NEAR(more(weights, &Fusion::bias_gradients), 2.0 * 4096 * 8192 / 1e12 + 2.7e-6, 1e-9);
   Norm norm{Pass::kForward, NormKind::kLayer, 8192, 4096, Dtype::kBf16};
   const auto plain_norm = [&](double bytes) {  // at 0.62 of the bandwidth
-    return (kernel_seconds(norm, device) - 2e-6 + bytes / 1e12) / 0.62 - (kernel_seconds(norm, device) - 2e-6);
+    return (kernel_seconds(norm, device) - 2e-6 + bytes / 1e12) / 0.62 -
+           (kernel_seconds(norm, device) - 2e-6);
   };
   EXPECT_NEAR(more(norm, &Fusion::norm_gradients), plain_norm(0), 1e-9);
   norm.pass = Pass::kBackward;
@@ -418,7 +424,8 @@ TEST(Fusion, TakesAOneHotProductForALookup) {
   device.kernels.fusion.lookups = false;
   Gather lookup{Pass::kForward, 8192, 4096, 50304, Dtype::kBf16, Dtype::kFp32};
   EXPECT_NEAR(kernel_seconds(lookup, device),
-              2.0 * 8192 * 50304 / 1e12 + 0.7e-6 + kernel_seconds(matrix_product(8192, 4096, 50304), device),
+              2.0 * 8192 * 50304 / 1e12 + 0.7e-6 +
+                  kernel_seconds(matrix_product(8192, 4096, 50304), device),
               1e-9);
   lookup.pass = Pass::kBackward;
   Gemm gradient = matrix_product(50304, 4096, 8192);
@@ -443,8 +450,9 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
     return static_cast<std::int64_t>(
         std::exp(std::uniform_real_distribution<double>(0, std::log(most))(random)));
   };
-  for (const Device& device : {shipped_device("h100-sxm"), shipped_device("mi300x"),
-                               fitted_device("a100-40gb"), fitted_device("h100-sxm"), fitted_device("b200")}) {
+  for (const Device& device :
+       {shipped_device("h100-sxm"), shipped_device("mi300x"), fitted_device("a100-40gb"),
+        fitted_device("h100-sxm"), fitted_device("b200")}) {
     for (int i = 0; i < 2000; ++i) {
       Gemm gemm = matrix_product(size(40000), size(40000), size(40000));
       gemm.batch = size(16);
@@ -458,7 +466,8 @@ TEST(OpCost, NeverFallsWhenASizeGrows) {
         std::int64_t* const sizes[] = {&bigger.m, &bigger.n, &bigger.k, &bigger.batch};
         std::int64_t& grown = *sizes[i % 4];
         grown = grow(grown);
-        EXPECT_GE(kernel_seconds(bigger, device), kernel_seconds(gemm, device)) << to_text(Op(gemm));
+        EXPECT_GE(kernel_seconds(bigger, device), kernel_seconds(gemm, device))
+            << to_text(Op(gemm));
         Attention longer = a;
         longer.queries = longer.keys = grow(a.keys);
         EXPECT_GE(kernel_seconds(longer, device), kernel_seconds(a, device)) << to_text(Op(a));
@@ -493,8 +502,9 @@ TEST(OpCost, AStreamBesideACollectiveHasItsBandwidthLess) {
   const double beside = op_cost(scale, device, {.memory_taken = 0.25}).time.value;
   EXPECT_NEAR(beside / kernel_seconds(scale, device), 1 / 0.75, 1e-6);
   // Whatever is taken, a tenth is left.
-  EXPECT_NEAR(op_cost(scale, device, {.memory_taken = 7}).time.value / kernel_seconds(scale, device), 10,
-              1e-6);
+  EXPECT_NEAR(
+      op_cost(scale, device, {.memory_taken = 7}).time.value / kernel_seconds(scale, device), 10,
+      1e-6);
 }
 
 // u = 100 us: a product of 100 us loses half of the 40 %: 1.2 times the rate. Memory is no faster.
@@ -503,11 +513,11 @@ TEST(OpCost, ABurstOnARestedDeviceIsFaster) {
   device.kernels.matrix.burst = 1.4;
   const Gemm large = matrix_product(8192, 8192, 8192);
   device.kernels.matrix.burst_time = Seconds(kernel_seconds(large, device));
-  EXPECT_NEAR(kernel_seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.2,
-              0.01);
+  EXPECT_NEAR(kernel_seconds(large, device) / op_cost(large, device, {.rested = true}).time.value,
+              1.2, 0.01);
   device.kernels.matrix.burst_time = Seconds(1);
-  EXPECT_NEAR(kernel_seconds(large, device) / op_cost(large, device, {.rested = true}).time.value, 1.4,
-              0.01);
+  EXPECT_NEAR(kernel_seconds(large, device) / op_cost(large, device, {.rested = true}).time.value,
+              1.4, 0.01);
   const Gemm thin = matrix_product(1, 8192, 8192);
   EXPECT_EQ(op_cost(thin, device, {.rested = true}).time.value, kernel_seconds(thin, device));
 }
@@ -537,7 +547,8 @@ TEST(OpCost, TheSlowestOfManyDevicesIsAsSlowAsOrderStatisticsSay) {
   const Gemm large = matrix_product(8192, 8192, 8192);
   const Attention attention{Pass::kForward, 2, 32, 32, 8192, 8192, 128};
   const auto slower = [&](const Op& op, int devices) {
-    return (kernel_seconds(op, slowest_of(device, devices)) / kernel_seconds(op, device) - 1) / device.spread;
+    return (kernel_seconds(op, slowest_of(device, devices)) / kernel_seconds(op, device) - 1) /
+           device.spread;
   };
   EXPECT_NEAR(slower(attention, 1), 0, 1e-9);
   EXPECT_NEAR(slower(attention, 2), 0.589, 0.001);

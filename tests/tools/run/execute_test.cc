@@ -46,26 +46,33 @@ TEST(ExecuteCommand, HoldsAndSendsWhatTheForecastSays) {
   EXPECT_EQ(run["basis"]["measured"], 1.0);
 }
 
-// Eight processes learn what eight threads learn, up to the order of sums.
+// Eight processes learn what eight threads learn, up to the order of sums: a dense model, and one
+// whose tokens cross from rank to rank to their experts.
 TEST(ExecuteCommand, TrainsTheSameUnderMpi) {
   if (run_shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "no mpirun here";
-  const std::string arguments = "execute " + kTiny + kSmaller + "--steps 3 --json - ";
-  const Json threads = json_of(binary() + arguments);
-  const Json processes = json_of(
-      // Open MPI keeps memory until the end of the process, which a leak checker counts.
-      "ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-      "mpirun --oversubscribe "
-      "--bind-to none --mca btl_vader_single_copy_mechanism none -n 8 " +
-      binary() + arguments + "--launch mpi");
-  ASSERT_TRUE(threads.is_object() && processes.is_object());
-  ASSERT_EQ(processes["losses"].size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) {
-    const double expected = threads["losses"][i].get<double>();
-    EXPECT_NEAR(processes["losses"][i].get<double>(), expected, 1e-4 * expected);
+  const std::string experts =
+      "--set model.experts=4 --set model.experts_per_token=2 --set model.expert_ffn=16 "
+      "--set model.mlp_bias=false --set parallel.expert=4 --set capacity_factor=2 ";
+  for (const std::string& model : {std::string(), experts}) {
+    const std::string arguments = "execute " + kTiny + kSmaller + model + "--steps 3 --json - ";
+    const Json threads = json_of(binary() + arguments);
+    const Json processes = json_of(
+        // Open MPI keeps memory until the end of the process, which a leak checker counts.
+        "ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        "mpirun --oversubscribe "
+        "--bind-to none --mca btl_vader_single_copy_mechanism none -n 8 " +
+        binary() + arguments + "--launch mpi");
+    ASSERT_TRUE(threads.is_object() && processes.is_object());
+    ASSERT_EQ(processes["losses"].size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double expected = threads["losses"][i].get<double>();
+      EXPECT_NEAR(processes["losses"][i].get<double>(), expected, 1e-4 * expected);
+    }
+    EXPECT_EQ(processes["memory"]["allocated_peak_bytes"],
+              threads["memory"]["allocated_peak_bytes"]);
+    EXPECT_EQ(processes["traffic"], threads["traffic"]);
+    EXPECT_EQ(threads["traffic"]["sent_bytes_per_device"]["expert"] != 0, !model.empty());
   }
-  EXPECT_EQ(processes["memory"]["allocated_peak_bytes"],
-            threads["memory"]["allocated_peak_bytes"]);
-  EXPECT_EQ(processes["traffic"], threads["traffic"]);
 }
 
 TEST(ExecuteCommand, TrainsOnTheBytesOfAFile) {

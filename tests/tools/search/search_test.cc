@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -90,6 +91,31 @@ TEST_F(Search, NamesPlansOfAFrameworkByWordsThatSimulateTakes) {
                 plan.at("step").at("seconds"));
     }
   }
+}
+
+// Four ranks take a quarter of eight experts each, or all have all of them: both are found, told
+// in the table and in JSON, and forecast from their words.
+TEST_F(Search, VariesWhoSharesTheExpertsOfAMixture) {
+  SearchArguments arguments =
+      small({"model.style=llama", "model.experts=8", "model.experts_per_token=2",
+             "model.expert_ffn=512", "parallel.tensor=1"});
+  arguments.vary = {"sharding.zero=1", "batch.micro=1", "parallel.pipeline=2"};
+  const SearchReport report = search(arguments);
+  const Json json = search_json(report);
+  std::set<std::int64_t> degrees;
+  for (const Json& plan : json.at("plans")) {
+    const std::int64_t degree = plan.at("parallel").at("expert");
+    degrees.insert(degree);
+    const Report found = forecast(read_what_if(file_, plan.at("sets").get<Sets>())).report;
+    EXPECT_EQ(to_seconds(found.timeline.step).value, plan.at("step").at("seconds"));
+    const Bytes sent = found.traffic.stages[0][static_cast<std::size_t>(Axis::kExpert)];
+    EXPECT_EQ(sent > Bytes(0), degree > 1) << degree;
+  }
+  EXPECT_THAT(degrees, ::testing::ElementsAre(1, 2, 4));
+  const std::string table = search_table(report);
+  EXPECT_THAT(table, HasSubstr(" d4 e4 m1 "));
+  EXPECT_THAT(table, HasSubstr("e expert"));
+  EXPECT_THAT(search_table(search(small())), ::testing::Not(HasSubstr("e expert")));
 }
 
 TEST_F(Search, TellsTheFilesOwnPlanAndItsGain) {
