@@ -11,6 +11,7 @@ namespace {
 // Heads of 6 columns, of which 2 are rotated and shared; values of 4. From 8 and 12 latents.
 Model latent(std::int64_t layers) {
   Model model = toy::llama(layers);
+  model.name = "latent";
   model.kv_heads = model.heads;
   model.head_dim = 6;
   model.kv_rank = 8;
@@ -23,6 +24,7 @@ Model latent(std::int64_t layers) {
 // Queries of the token itself, and experts behind.
 Model latent_of_experts(std::int64_t layers) {
   Model model = latent(layers);
+  model.name = "latent of experts";
   model.q_rank = 0;
   model.experts = 4;
   model.experts_per_token = 2;

@@ -97,6 +97,17 @@ TEST(Parameters, OfMixturesOfExpertsAreExact) {
   EXPECT_NEAR(static_cast<double>(parameters(preset("grok-1"))) / 314e9, 1, 0.01);
 }
 
+// DeepSeek-V3's checkpoint has 671,026,419,200 without the layer that predicts a second token, of
+// which 58 x 256 are the router's corrections, that no gradient trains (arXiv 2412.19437, section
+// 2.1.2). The others by their model cards: 236, 16 and 1,000 billion (arXiv 2405.04434, 2502.16982,
+// 2507.20534).
+TEST(Parameters, OfLatentAttentionAreExact) {
+  EXPECT_EQ(parameters(preset("deepseek-v3")), 671'026'419'200 - 58 * 256);
+  EXPECT_NEAR(static_cast<double>(parameters(preset("deepseek-v2"))), 236e9, 0.5e9);
+  EXPECT_NEAR(static_cast<double>(parameters(preset("moonlight-16b-a3b"))), 16e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(parameters(preset("kimi-k2"))) / 1e12, 1.03, 0.005);
+}
+
 // One expert too few for each token not used: what a token meets is what FLOPs count.
 TEST(Parameters, ThatATokenMeetsAreThoseOfItsExperts) {
   Model m = preset("mixtral-8x7b");
@@ -136,6 +147,10 @@ TEST(Presets, AgreeWithTheSizeInTheirName) {
       {"gemma2-2b", "2.6 billion; the name leaves the embeddings out"},
       {"llama3.2-1b", "1.24 billion by the model card"},
       {"grok-1", "no size"},
+      {"deepseek-v2", "no size"},
+      {"deepseek-v3", "no size"},
+      {"kimi-k2", "no size"},
+      {"moonlight-16b-a3b", "16 billion, of which a token meets 3"},
       {"mixtral-8x7b", "46.7 billion: eight of 7 but for what they share"},
       {"mixtral-8x22b", "141 billion: eight of 22 but for what they share"},
       {"qwen3-30b-a3b", "30.5 billion, of which a token meets 3.3"},

@@ -66,13 +66,13 @@ std::string plan_text(const WhatIf& what_if) {
     words.push_back(fmt::format("context {} ({})", plan.context,
                                 config.at("parallel").at("context_exchange").get<std::string>()));
   }
-  if (plan.expert > 1) words.push_back(fmt::format("expert {}", plan.expert));
   words.push_back(fmt::format("pipeline {}", plan.pipeline));
   if (plan.pipeline > 1) {
     words.push_back(config.at("parallel").at("schedule").get<std::string>());
     if (plan.virtual_stages > 1) words.push_back(fmt::format("virtual {}", plan.virtual_stages));
   }
   words.push_back(fmt::format("data {}", plan.data));
+  if (plan.expert > 1) words.push_back(fmt::format("experts over {} ranks", plan.expert));
   words.push_back(fmt::format("zero {}", plan.zero));
   words.push_back(fmt::format("global batch {} = micro {} x {} x data {}", plan.global_batch,
                               plan.micro_batch, plan.micro_batches(), plan.data));

@@ -111,6 +111,10 @@ Json precision_question(const Json& row, std::vector<std::string>& assumed) {
     const bool blocks = precision["scaling"] == "mx" || precision["scaling"] == "block";
     if (switch_of(flags, "fp8-param-gather") == true && !blocks) precision["fp8_weights"] = true;
   }
+  // Megatron-Core's precision-aware optimizer.
+  std::string moments = lower(text_of(section_of(extra, "recipe"), "exp_avg_dtype"));
+  if (moments.empty()) moments = lower(text_of(flags, "exp-avg-dtype"));
+  if (moments == "bf16" || moments == "fp16") precision["moments"] = moments;
   const std::string mixed = text_of(extra, "fsdp_mixed_precision");
   if (switch_of(flags, "grad-reduce-in-bf16") == true || mixed == "PURE") {
     const bool bf16 = compute.empty() || compute == "fp8";
