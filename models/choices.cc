@@ -39,12 +39,14 @@ std::string nearest_divisors(std::int64_t value, std::int64_t number) {
   return fmt::format("{} or {}", *(above - 1), *above);
 }
 
-std::string divisors_text(std::int64_t number) {
-  const std::vector<std::int64_t> all = divisors(number);
-  if (all.size() == 1) return "1";
+std::string divisors_text(std::int64_t number, std::int64_t unit) {
+  std::vector<std::int64_t> all = divisors(number);
+  for (std::int64_t& divisor : all) divisor *= unit;
+  if (all.size() == 1) return fmt::format("{}", unit);
   if (all.size() > kDivisorsShown) {
-    return fmt::format("a divisor of {}: {}, ... or {}", number,
-                       fmt::join(all.begin(), all.begin() + kDivisorsShown - 1, ", "), number);
+    const std::string of = unit == 1 ? "" : fmt::format("{} times ", unit);
+    return fmt::format("{}a divisor of {}: {}, ... or {}", of, number,
+                       fmt::join(all.begin(), all.begin() + kDivisorsShown - 1, ", "), all.back());
   }
   return fmt::format("{} or {}", fmt::join(all.begin(), all.end() - 1, ", "), all.back());
 }

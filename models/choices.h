@@ -12,7 +12,7 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit);
 // The divisors of `number` around `value`, which does not divide it: "2 or 4"; or the only one.
 std::string nearest_divisors(std::int64_t value, std::int64_t number);
 
-// All divisors of `number`: "1, 2, 4 or 8"; of many, the ends.
-std::string divisors_text(std::int64_t number);
+// All divisors of `number`, times `unit`: "1, 2, 4 or 8"; of many, the ends.
+std::string divisors_text(std::int64_t number, std::int64_t unit = 1);
 
 }  // namespace stepcast

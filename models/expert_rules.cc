@@ -43,15 +43,16 @@ std::optional<PlanTrouble> expert_trouble(const Plan& plan) {
                                    plan.tensor, plan.expert_tensor));
   }
   if (plan.expert == 1) return std::nullopt;
-  const bool folds = plan.expert_tensor == 1;
-  const std::int64_t inner = plan.context * (folds ? plan.tensor : 1);
+  const std::int64_t tensor = plan.expert_tensor == 1 ? plan.tensor : 1;
+  const std::int64_t inner = plan.context * tensor;
   if (plan.expert % inner != 0 || plan.data % plan.expert_data() != 0) {
-    const std::int64_t most = inner * plan.data;
-    return in_parallel(
-        "expert", fmt::format("{} ranks do not share experts evenly: all {}context {} ranks and a "
-                              "divisor of data {} do; use a multiple of {} that divides {}",
-                              plan.expert, folds ? fmt::format("tensor {} x ", plan.tensor) : "",
-                              plan.context, plan.data, inner, most));
+    const std::string all =
+        inner == 1 ? ""
+                   : fmt::format("tensor {} x context {} = {} times ", tensor, plan.context, inner);
+    return in_parallel("expert",
+                       fmt::format("{} ranks cannot share the experts: it must be {}a "
+                                   "divisor of data {}; use {}",
+                                   plan.expert, all, plan.data, divisors_text(plan.data, inner)));
   }
   if (plan.zero > 1) {
     return PlanTrouble{"sharding", "zero",
