@@ -7,10 +7,8 @@
 // num_attention_heads. So there is a table of classes, after transformers'
 // src/transformers/models/*/configuration_*.py, and one reader. Keys without a cost are ignored.
 //
-// A layer that predicts a second token in training (num_nextn_predict_layers) is not read.
-//
-// Known to be read as more work than it is: attention within a sliding window counts as full
-// attention. Of a model that also sees or hears, only the text model is read.
+// A layer that predicts a second token in training (num_nextn_predict_layers) is not read. Of a
+// model that also sees or hears, only the text model is read.
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -47,6 +45,8 @@ struct HfClass {
   std::int64_t expert_ffn = 0;  // 0: ffn is the experts'
   std::int64_t shared_experts = 0, dense_layers = 0;
   std::int64_t kv_rank = 0, q_rank = 0;  // latent attention's; 0: there is none
+  bool slides = false;          // sliding_window, where it is there, is one; and unless layer_types
+  std::int64_t full_every = 0;  // says otherwise, one layer of so many has none (0: all have it)
 };
 
 constexpr HfClass kClasses[] = {
@@ -63,10 +63,10 @@ constexpr HfClass kClasses[] = {
      .gelu = true},
     {.model_type = "gemma2", .layers = 26, .hidden = 2304, .heads = 8, .kv_heads = 4,
      .head_dim = 256, .ffn = 9216, .vocabulary = 256000, .positions = 8192, .tied = true,
-     .post_norms = true, .gelu = true},
+     .post_norms = true, .gelu = true, .slides = true, .full_every = 2},
     {.model_type = "gemma3_text", .layers = 26, .hidden = 2304, .heads = 8, .kv_heads = 4,
      .head_dim = 256, .ffn = 9216, .vocabulary = 262208, .positions = 131072, .tied = true,
-     .qk_norm = true, .post_norms = true, .gelu = true},
+     .qk_norm = true, .post_norms = true, .gelu = true, .slides = true, .full_every = 6},
     {.model_type = "gpt2", .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 0, .head_dim = 0,
      .ffn = 0, .vocabulary = 50257, .positions = 1024, .tied = true, .gpt = true},
     {.model_type = "kimi_k2", .layers = 61, .hidden = 7168, .heads = 64, .kv_heads = 0,
@@ -76,10 +76,11 @@ constexpr HfClass kClasses[] = {
     {.model_type = "llama", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
      .head_dim = 0, .ffn = 11008, .vocabulary = 32000, .positions = 2048, .tied = false},
     {.model_type = "mistral", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8,
-     .head_dim = 0, .ffn = 14336, .vocabulary = 32000, .positions = 131072, .tied = false},
+     .head_dim = 0, .ffn = 14336, .vocabulary = 32000, .positions = 131072, .tied = false,
+     .slides = true},
     {.model_type = "mixtral", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8,
      .head_dim = 0, .ffn = 14336, .vocabulary = 32000, .positions = 131072, .tied = false,
-     .experts = 8, .experts_per_token = 2},
+     .experts = 8, .experts_per_token = 2, .slides = true},
     {.model_type = "qwen2", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 0,
      .head_dim = 0, .ffn = 22016, .vocabulary = 151936, .positions = 32768, .tied = false,
      .qkv_bias = true},
@@ -93,7 +94,7 @@ constexpr HfClass kClasses[] = {
 
 // Classes that are known, and cannot be said here.
 constexpr std::pair<std::string_view, std::string_view> kNotCovered[] = {
-    {"gpt_oss", "attention with sinks and a sliding window, and biases of experts"},
+    {"gpt_oss", "attention with sinks, a clamped activation and biases of experts"},
     {"llama4", "chunked attention in some layers, and experts in every other one"},
     {"llama4_text", "chunked attention in some layers, and experts in every other one"},
     {"qwen2_moe", "a shared expert with a gate of its own"},
@@ -185,6 +186,7 @@ class Reader {
     m.learned_positions = class_.gpt;
     m.rotary = !class_.gpt;
     read_biases(m);
+    read_window(m);
     m.qk_norm = class_.qk_norm;
     m.post_norms = class_.post_norms;
     m.tied_embeddings = object_.boolean("tie_word_embeddings", class_.tied);
@@ -215,6 +217,30 @@ class Reader {
     if (class_.head_dim > 0) return class_.head_dim;
     return derived_head_dim(object_, present(object_, {"hidden_size", "n_embd"}), m.hidden,
                             present(object_, {"num_attention_heads", "n_head"}), m.heads);
+  }
+
+  void read_window(Model& m) const {
+    if (!class_.slides || !object_.has("sliding_window")) return;
+    m.window = object_.integer("sliding_window", kModelLimits.positions);
+    m.full_every = object_.integer("sliding_window_pattern", class_.full_every,
+                                   {0, kModelLimits.layers.most});
+    constexpr std::string_view kKey = "layer_types";
+    if (!object_.has(kKey)) return;
+    const auto count = static_cast<std::int64_t>(object_.array_size(kKey));
+    const auto whole = [&](std::int64_t layer) {
+      return object_.at(kKey)[static_cast<std::size_t>(layer)] == "full_attention";
+    };
+    std::int64_t first = 0;
+    while (first < count && !whole(first)) ++first;
+    m.full_every = first < count ? first + 1 : 0;
+    if (m.full_every == 1) m.window = m.full_every = 0;
+    for (std::int64_t layer = 0; layer < count; ++layer) {
+      const bool due = m.window == 0 || (m.full_every > 0 && (layer + 1) % m.full_every == 0);
+      if (whole(layer) == due) continue;
+      object_.fail(kKey, fmt::format("full attention is covered in every n-th layer; layer {} does "
+                                     "not fit those before it",
+                                     layer));
+    }
   }
 
   // Latent attention; the width of a head's key.

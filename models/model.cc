@@ -157,6 +157,11 @@ Model read_preset(const Object& o, std::string_view name) {
   o.touch("head_dim");
   m.norm = o.word("norm", m.norm, kNorms);
   m.activation = o.word("activation", m.activation, kActivations);
+  m.window = o.integer("window", 0, {0, kModelLimits.positions.most});
+  m.full_every = o.integer("full_every", 0, {0, kModelLimits.layers.most});
+  if (m.full_every > 0 && m.window == 0) {
+    o.fail("full_every", "says which layers have no window, but none has; give \"window\"");
+  }
   read_preset_latents(o, m);
   read_preset_experts(o, m);
   m.ffn = read_preset_ffn(o, m);
@@ -255,8 +260,15 @@ Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bo
   const auto h = static_cast<double>(model.hidden);
   const auto columns = static_cast<double>(model.query_width() + model.result_width());
   const double of_width = (model.gated() ? 6.0 : 4.0) * h;
-  const double attention =
-      2.0 * static_cast<double>(sequence_length) * columns * (causal_half ? 0.5 : 1.0);
+  const auto s = static_cast<double>(sequence_length);
+  const auto w = static_cast<double>(std::min(model.window, sequence_length));
+  const std::int64_t whole = model.full_every > 0 ? model.layers / model.full_every : 0;
+  const auto sliding = static_cast<double>(model.window > 0 ? model.layers - whole : 0);
+  const double seen = causal_half ? w * (2 - w / s) : w;  // of such a layer, times 2 or 1
+  const double attended =
+      (sliding * seen + (static_cast<double>(model.layers) - sliding) * s) /
+      static_cast<double>(std::max<std::int64_t>(model.layers, 1));
+  const double attention = 2.0 * attended * columns * (causal_half ? 0.5 : 1.0);
   const auto width =
       static_cast<double>(model.experts_per_token * model.expert_ffn + model.shared_ffn);
   const auto of_experts = static_cast<double>(model.expert_layers());
@@ -280,6 +292,8 @@ Json write_model(const Model& model) {
   json["heads"] = model.heads;
   json["kv_heads"] = model.kv_heads;
   json["head_dim"] = model.head_dim;
+  json["window"] = model.window;
+  json["full_every"] = model.full_every;
   json["kv_rank"] = model.kv_rank;
   json["q_rank"] = model.q_rank;
   json["rotary_dim"] = model.rotary_dim;

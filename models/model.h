@@ -25,6 +25,8 @@ struct Model {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;        // = heads without grouped-query attention
   std::int64_t head_dim = 0;        // apart from hidden / heads in Qwen3, Gemma
+  std::int64_t window = 0;          // a token attends to so many, itself included; 0: to all before
+  std::int64_t full_every = 0;      // with a window: every so many layers one attends to all
   // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made from
   // kv_rank latents of a token, queries from q_rank ones (0: from the token itself). A head's key
   // is head_dim columns, of which the last rotary_dim are rotated and the same for all heads.
@@ -62,6 +64,10 @@ struct Model {
     return experts > 0 && layers > dense_layers ? layers - dense_layers : 0;
   }
   bool latent() const { return kv_rank > 0; }
+  // What a token of the layer (from 0) attends to at most; 0: all before it.
+  std::int64_t window_of(std::int64_t layer) const {
+    return full_every > 0 && (layer + 1) % full_every == 0 ? 0 : window;
+  }
   std::int64_t query_width() const { return heads * head_dim; }
   std::int64_t result_width() const { return heads * (latent() ? value_dim : head_dim); }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
@@ -73,7 +79,8 @@ std::int64_t parameters(const Model& model);
 // Model FLOPs a token for forward and backward (recompute not counted), two a multiply-add:
 //   3 [L (2 h q + 4 h kv + 2 q h + mlp + attention) + 2 h V],  attention = 4 s q, half if causal,
 //   mlp = 6 h f (4 h f without a gate); of experts the same of k expert_ffn + shared_ffn, and the
-//   router's 2 h E; latent attention's matrices and its 2 s a (head_dim + value_dim) likewise.
+//   router's 2 h E; latent attention's matrices and its 2 s a (head_dim + value_dim) likewise. In
+//   layers with a window of w < s, s is w (2 - w / s) if half, else w.
 // Megatron's published figures use full attention, torchtitan's and later ones the causal half.
 Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bool causal_half);
 

@@ -271,6 +271,22 @@ Trouble latent_trouble(const Plan& plan, const Model& model) {
                  "attention does not read; set it to \"fused\"");
 }
 
+Trouble window_trouble(const Plan& plan, const Model& model) {
+  if (model.window == 0) return std::nullopt;
+  if (plan.context > 1) {
+    return trouble("parallel", "context",
+                   "a sliding window over a sequence that ranks share is not covered yet; set it "
+                   "to 1");
+  }
+  if (!plan.fused_attention) {
+    return trouble("", "attention",
+                   "unfused attention takes all scores of a sequence, without a sliding window; "
+                   "set it to \"fused\"");
+  }
+  if (!plan.scan_layers || model.full_every == 0) return std::nullopt;
+  return trouble("", "scan_layers", "one loop takes equal layers, but some have no window");
+}
+
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
 Trouble tensor_trouble(const Plan& plan, const Model& model) {
   const std::int64_t ffn = std::gcd(dense_ffn(model), model.shared_ffn);
@@ -432,8 +448,8 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
 }
 
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
-  for (const auto rule : {experts_trouble, latent_trouble, tensor_trouble, eight_bit_trouble,
-                          sequence_trouble, stages_trouble}) {
+  for (const auto rule : {experts_trouble, latent_trouble, window_trouble, tensor_trouble,
+                          eight_bit_trouble, sequence_trouble, stages_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }
   return std::nullopt;

@@ -5,6 +5,9 @@
 // split by tokens.
 #include "models/transformer.h"
 
+#include <map>
+#include <utility>
+
 #include "models/context.h"
 #include "models/transformer_writer.h"
 
@@ -174,6 +177,7 @@ ValueId TransformerWriter::attention_core(const Values& heads_read) {
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   if (model_.latent()) op.value_dim = model_.value_dim;
+  if (window_ < s) op.window = window_;
   if (plan_.context > 1) {
     context_attention(block_, plan_, op, {heads_read, out, lse});
     return out;
@@ -291,7 +295,8 @@ ValueId TransformerWriter::mlp(std::string_view prefix, ValueId x, std::int64_t 
   return leave(base + "fc2.reduce", down, kModuleMlp, crosses_in_eight_bits());
 }
 
-Block TransformerWriter::layer(bool experts) {
+Block TransformerWriter::layer(bool experts, std::int64_t window) {
+  window_ = window;
   ValueId x = block_.x = act("x", {rows_, hidden_});
   ValueId branch = attention(norm("norm1", x, kModuleNorm));
   if (model_.post_norms) branch = norm("post_norm1", branch, kModuleNorm);
@@ -380,19 +385,23 @@ Block TransformerWriter::head() {
 Network transformer(const Model& model, const Plan& plan) {
   Network network;
   network.vocabulary = model.vocabulary;
-  const std::int64_t dense = model.experts > 0 ? model.dense_layers : model.layers;
-  const auto add = [&](Block block, std::int64_t times) {
-    if (times == 0) return;
-    const auto kind = static_cast<std::int32_t>(network.kinds.size());
+  const auto add = [&](Block block) {
     network.kinds.push_back(std::move(block));
-    network.chain.insert(network.chain.end(), static_cast<std::size_t>(times), kind);
+    network.chain.push_back(static_cast<std::int32_t>(network.kinds.size()) - 1);
   };
-  add(TransformerWriter(model, plan, "embedding").embedding(), 1);
-  if (dense > 0) add(TransformerWriter(model, plan, "layer").layer(false), dense);
-  if (dense < model.layers) {
-    add(TransformerWriter(model, plan, "layer").layer(true), model.layers - dense);
+  add(TransformerWriter(model, plan, "embedding").embedding());
+  std::map<std::pair<bool, std::int64_t>, std::int32_t> known;  // layers: experts or not, window
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const std::pair kind(model.experts > 0 && layer >= model.dense_layers, model.window_of(layer));
+    const auto same = known.find(kind);
+    if (same != known.end()) {
+      network.chain.push_back(same->second);
+    } else {
+      add(TransformerWriter(model, plan, "layer").layer(kind.first, kind.second));
+      known.emplace(kind, network.chain.back());
+    }
   }
-  add(TransformerWriter(model, plan, "head").head(), 1);
+  add(TransformerWriter(model, plan, "head").head());
   return network;
 }
 

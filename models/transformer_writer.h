@@ -26,7 +26,8 @@ class TransformerWriter {
   }
 
   Block embedding();
-  Block layer(bool experts);
+  // `window`: what a token attends to at most (Model::window_of).
+  Block layer(bool experts, std::int64_t window);
   Block head();
 
  private:
@@ -116,6 +117,7 @@ class TransformerWriter {
   const std::int64_t hidden_;
   const bool split_;
   const bool scattered_;
+  std::int64_t window_ = 0;    // of the layer
   Block block_;
 };
 

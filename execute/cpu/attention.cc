@@ -40,10 +40,10 @@ class RowDropout {
   void make(std::int64_t query) {
     if (on_) drop_factors(mask_, first_row_ + sight_.query_position(query), positions_, factors_);
   }
-  // Of the query that was made last.
+  // Of the query that was made last, to its scores of keys [first, seen).
   template <class Real>
-  void apply(Real* row, std::int64_t seen) const {
-    for (std::int64_t j = 0; on_ && j < seen; ++j) {
+  void apply(Real* row, std::int64_t first, std::int64_t seen) const {
+    for (std::int64_t j = first; on_ && j < seen; ++j) {
       row[j] *= static_cast<Real>(factors_[sight_.key_position(j)]);
     }
   }
@@ -61,24 +61,26 @@ template <class Real>
 void probabilities(const Sight& sight, Real* scores, Real* lse, RowDropout dropout) {
   for (std::int64_t i = 0; i < sight.queries(); ++i) {
     Real* row = scores + i * sight.keys();
-    const std::int64_t seen = sight.visible(i);
+    const std::int64_t first = sight.first(i), seen = sight.visible(i);
+    Real *begin = row + first, *end = row + seen;
     if (seen == 0) {
       lse[i] = std::numeric_limits<Real>::lowest();
     } else if constexpr (std::is_same_v<Real, float>) {
-      const float most = loops().maximum(row, seen);
-      const float sum = loops().exponentials(row, most, row, seen);
-      loops().scale(row, 1 / sum, seen);
+      const float most = loops().maximum(begin, seen - first);
+      const float sum = loops().exponentials(begin, most, begin, seen - first);
+      loops().scale(begin, 1 / sum, seen - first);
       lse[i] = most + std::log(sum);
     } else {
-      const Real most = *std::max_element(row, row + seen);
+      const Real most = *std::max_element(begin, end);
       double sum = 0;
-      for (std::int64_t j = 0; j < seen; ++j) sum += row[j] = std::exp(row[j] - most);
-      for (std::int64_t j = 0; j < seen; ++j) row[j] = static_cast<Real>(row[j] / sum);
+      for (Real* score = begin; score < end; ++score) sum += *score = std::exp(*score - most);
+      for (Real* score = begin; score < end; ++score) *score = static_cast<Real>(*score / sum);
       lse[i] = static_cast<Real>(static_cast<double>(most) + std::log(sum));
     }
-    std::fill(row + seen, row + sight.keys(), Real(0));
+    std::fill(row, begin, Real(0));
+    std::fill(end, row + sight.keys(), Real(0));
     dropout.make(i);
-    dropout.apply(row, seen);
+    dropout.apply(row, first, seen);
   }
 }
 
@@ -117,20 +119,23 @@ void score_gradients(const Sight& sight, std::int64_t columns, Rows<Real> o, Row
     for (std::int64_t c = 0; c < columns; ++c) {
       dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
     }
-    const std::int64_t seen = sight.visible(i);
+    const std::int64_t first = sight.first(i), seen = sight.visible(i);
     dropout.make(i);
-    dropout.apply(gradient, seen);
+    dropout.apply(gradient, first, seen);
     if constexpr (std::is_same_v<Real, float>) {
-      loops().exponentials(row, lse[i], row, seen);
-      loops().softmax_backward(gradient, row, static_cast<float>(dot), gradient, seen);
+      loops().exponentials(row + first, lse[i], row + first, seen - first);
+      loops().softmax_backward(gradient + first, row + first, static_cast<float>(dot),
+                               gradient + first, seen - first);
     }
-    for (std::int64_t j = 0; j < seen && !std::is_same_v<Real, float>; ++j) {
+    for (std::int64_t j = first; j < seen && !std::is_same_v<Real, float>; ++j) {
       row[j] = std::exp(row[j] - lse[i]);
       gradient[j] = row[j] * (gradient[j] - static_cast<Real>(dot));
     }
-    dropout.apply(row, seen);
-    std::fill(row + seen, row + sight.keys(), Real(0));
-    std::fill(gradient + seen, gradient + sight.keys(), Real(0));
+    dropout.apply(row, first, seen);
+    for (Real* numbers : {row, gradient}) {
+      std::fill_n(numbers, first, Real(0));
+      std::fill(numbers + seen, numbers + sight.keys(), Real(0));
+    }
   }
 }
 

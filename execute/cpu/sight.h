@@ -39,6 +39,11 @@ class Sight {
     }
     return op_.causal && op_.queries == op_.keys ? query + 1 : op_.keys;
   }
+  // The first key that the query sees, of a sliding window.
+  std::int64_t first(std::int64_t query) const {
+    const std::int64_t seen = visible(query);
+    return op_.window > 0 && seen > op_.window ? seen - op_.window : 0;
+  }
 
   std::int64_t query_position(std::int64_t query) const { return own_.position(query); }
   std::int64_t key_position(std::int64_t key) const {

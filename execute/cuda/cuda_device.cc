@@ -39,6 +39,13 @@ std::string cuda_unsupported(const Job& job) {
   if (std::any_of(job.ops.begin(), job.ops.end(), of_experts)) {
     return "experts are not carried out on GPUs yet; say --device cpu";
   }
+  const auto sliding = [](const Op& op) {
+    const auto* attention = std::get_if<Attention>(&op);
+    return attention != nullptr && attention->window > 0;
+  };
+  if (std::any_of(job.ops.begin(), job.ops.end(), sliding)) {
+    return "sliding windows are not carried out on GPUs yet; say --device cpu";
+  }
   const auto latent = [](const Op& op) { return std::holds_alternative<LatentKeys>(op); };
   if (std::any_of(job.ops.begin(), job.ops.end(), latent)) {
     return "latent attention is not carried out on GPUs yet; say --device cpu";

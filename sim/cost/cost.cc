@@ -105,8 +105,10 @@ Seconds attention_time(const Attention& a, const Device& device, const Room& roo
   const double rate =
       matrix_rate(a.dtype, device).value * (forward ? kernels.forward : kernels.backward) *
       room.multiprocessors / device.multiprocessors;
+  // Blocks on the diagonal are half of use; of a window, those on its other edge, too.
+  const bool sliding = a.window > 0 && a.window < a.keys;
   const double keys = 1 + (a.causal ? kernels.causal_keys : kernels.keys) /
-                              static_cast<double>(a.keys);
+                              static_cast<double>(sliding ? a.window : a.keys);
   // Not rounded to whole blocks: `fill` already pays for the last, partial one.
   const double blocks = static_cast<double>(a.batch) * static_cast<double>(a.heads) *
                         std::max(1.0, static_cast<double>(a.queries) / kQueryBlock);

@@ -23,6 +23,7 @@ Op kind_of(Op op) {
       [](Attention& a) {
         a.batch = a.heads = a.kv_heads = a.queries = a.keys = a.head_dim = 1;
         a.value_dim = 0;
+        a.window = std::min<std::int64_t>(a.window, 1);
         a.step = std::min<std::int64_t>(a.step, 1);  // all steps of a ring do the same
       },
       [](Norm& n) { n.rows = n.columns = 1; },

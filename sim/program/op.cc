@@ -61,7 +61,10 @@ double count_flops(const Attention& a) {
   const double pass =
       2.0 * real(a.batch) * real(a.heads) * real(a.queries) * real(a.keys) * each;
   const bool half = a.queries == a.keys || a.source == KeySource::kGathered;
-  return a.causal && half ? pass / 2 : pass;
+  if (!a.causal || !half) return pass;
+  if (a.window == 0 || a.window >= a.keys) return pass / 2;
+  const double seen = real(a.window) / real(a.keys);  // the triangle without the one out of sight
+  return pass * (seen - seen * seen / 2);
 }
 
 // LayerNorm forward: sum; subtract, square, sum; subtract, scale by 1/sigma, gain, bias.
@@ -301,7 +304,8 @@ auto fields(const Gemm& g) {
 }
 auto fields(const Attention& a) {
   return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,
-                  a.dropout, a.dtype, a.deterministic, a.source, a.step, a.value_dim);
+                  a.dropout, a.dtype, a.deterministic, a.source, a.step, a.value_dim,
+                  a.window);
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {

@@ -107,6 +107,7 @@ struct Attention {
   KeySource source = KeySource::kOwn;
   std::int64_t step = 0;       // of kPassed: 1 .. c - 1
   std::int64_t value_dim = 0;  // columns of a head's values; 0: head_dim
+  std::int64_t window = 0;     // of kOwn, causal: a query sees so many keys up to its own; 0: all
   bool operator==(const Attention&) const = default;
 };
 

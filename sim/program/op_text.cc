@@ -6,6 +6,7 @@
 //   attention forward batch=1 heads=32 kv_heads=8 queries=4096 keys=4096 head_dim=128 bf16 causal
 //   attention forward batch=1 ... queries=2048 keys=8192 head_dim=128 bf16 causal gathered
 //   attention forward batch=1 ... queries=2048 keys=1024 head_dim=128 bf16 step=3
+//   attention forward batch=1 ... head_dim=192 value_dim=128 bf16 causal window=1024
 //   pointwise rotary 4096x5120 bf16 head_dim=128
 //   norm backward rms 4096x8192 bf16            pointwise softmax 4096x4096 bf16 output=bf16 causal
 //   pointwise dropout 4096x4096 bf16 scores
@@ -75,6 +76,7 @@ void print(std::string& out, const Attention& a) {
   if (a.value_dim > 0) append(out, "value_dim=", a.value_dim, ' ');
   append(out, dtype_name(a.dtype));
   if (a.causal) append(out, " causal");
+  if (a.window > 0) append(out, " window=", a.window);
   if (a.dropout) append(out, " dropout");
   if (a.deterministic) append(out, " deterministic");
   if (a.source == KeySource::kGathered) append(out, " gathered");
@@ -173,6 +175,9 @@ Op read_attention(Tokens& in) {
   }
   a.dtype = read_dtype(in);
   a.causal = in.take("causal");
+  if (a.causal && in.peek().starts_with("window=")) {
+    a.window = in.integer("window=", 1, kSizeMax);
+  }
   a.dropout = in.take("dropout");
   a.deterministic = in.take("deterministic");
   if (in.take("gathered")) a.source = KeySource::kGathered;

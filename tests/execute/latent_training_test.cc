@@ -1,4 +1,5 @@
-// Any legal plan of a model with latent attention trains as one rank does.
+// Any legal plan of a model with latent attention, or with a sliding window, trains as one rank
+// does.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -33,6 +34,15 @@ Model latent_of_experts(std::int64_t layers) {
   return model;
 }
 
+// A window of 3 of 8 tokens, but in every second layer.
+Model sliding(std::int64_t layers) {
+  Model model = toy::llama(layers);
+  model.name = "sliding";
+  model.window = 3;
+  model.full_every = 2;
+  return model;
+}
+
 std::vector<TrainingCase> latent_cases() {
   TrainingCases cases;
   cases.add("latent_of_one_rank_micro2", latent, 2, [](Plan& p) { p.micro_batch = 2; });
@@ -53,6 +63,12 @@ std::vector<TrainingCase> latent_cases() {
   cases.add("latent_experts_tensor2", latent_of_experts, 3, [](Plan& p) {
     p.tensor = 2, p.sequence_parallel = true, p.data = 2, p.expert = 4, p.zero = 1;
     pipeline(p, 2, PipelineSchedule::k1f1b);
+  });
+  cases.add("window_pipeline2_recompute", sliding, 4, [](Plan& p) {
+    pipeline(p, 2, PipelineSchedule::k1f1b), p.recompute = Recompute::kFull, p.recompute_every = 2;
+  });
+  cases.add("window_tensor2_zero3", sliding, 3, [](Plan& p) {
+    p.tensor = 2, p.sequence_parallel = true, p.data = 2, p.zero = 3;
   });
   return cases.all();
 }

@@ -215,7 +215,8 @@ TEST(Experts, RefuseWhatCannotBeLaidOut) {
   Plan plan = spread(4);
   EXPECT_EQ(trouble_of(plan, model), "");
   plan.expert = 3;
-  EXPECT_THAT(trouble_of(plan, model), HasSubstr("parallel.expert: 3 ranks cannot share the experts"));
+  EXPECT_THAT(trouble_of(plan, model),
+              HasSubstr("parallel.expert: 3 ranks cannot share the experts"));
   plan = spread(16);
   EXPECT_THAT(trouble_of(plan, model), HasSubstr("8 experts cannot be divided by expert 16"));
   plan = spread(4);

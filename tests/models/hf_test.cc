@@ -255,6 +255,27 @@ TEST(HuggingFace, RefusesMoreExpertsATokenThanThereAre) {
               AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("3 experts of 2")));
 }
 
+TEST(HuggingFace, ReadsSlidingWindows) {
+  const auto read = [](const char* type, const std::string& more) {
+    const Model model = read_hf(small(type, more));
+    return std::pair(model.window, model.full_every);
+  };
+  EXPECT_EQ(read("mistral", R"("sliding_window": 96)"), std::pair(96L, 0L));
+  EXPECT_EQ(read("mistral", R"("sliding_window": null)"), std::pair(0L, 0L));
+  EXPECT_EQ(read("gemma2", R"("sliding_window": 96)"), std::pair(96L, 2L));
+  EXPECT_EQ(read("gemma3_text", R"("sliding_window": 96, "sliding_window_pattern": 3)"),
+            std::pair(96L, 3L));
+  const auto types = [](const std::string& list) {
+    return R"("sliding_window": 96, "layer_types": [)" + list + "]";
+  };
+  const std::string w = R"("sliding_attention")", f = R"("full_attention")";
+  EXPECT_EQ(read("gemma2", types(w + "," + w + "," + f + "," + w)), std::pair(96L, 3L));
+  EXPECT_EQ(read("gemma2", types(f + "," + f + "," + f + "," + f)), std::pair(0L, 0L));
+  EXPECT_EQ(read("gemma2", types(w + "," + w + "," + w + "," + w)), std::pair(96L, 0L));
+  EXPECT_THAT(hf_error(small("gemma2", types(w + "," + f + "," + f + "," + w))),
+              AllOf(HasSubstr("layer_types"), HasSubstr("layer 2")));
+}
+
 // Heads of qk_nope + qk_rope columns; two shared experts are one of twice the width. Queries of
 // whole tokens are q_lora_rank null (DeepSeek-V2-Lite).
 TEST(HuggingFace, ReadsLatentAttentionAndSharedExperts) {

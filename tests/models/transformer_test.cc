@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "models/backward.h"
+#include "models/lower.h"
 #include "sim/program/text.h"
 #include "tests/support/toy_network.h"
 
@@ -57,6 +58,40 @@ TEST(Transformer, GivesOneKernelWhereMegatronsSoftmaxIsFused) {
   const Network core = transformer(gpt_model(2, 12, 3, 512, 32), plan);
   EXPECT_THAT(work_on(core.kinds[1].nodes, 32),
               ElementsAre("pointwise mask 96x32 bf16", "pointwise softmax 96x32 bf16"));
+}
+
+// Of s = 64 tokens with a window of 16 each sees 16, but for the first ones: 16 (64 - 8) of the
+// triangle's 64 * 32 scores; in every third layer all.
+TEST(Window, LeavesOutTheScoresThatAreOutOfSight) {
+  Model model = llama_model(6, 64, 8, 4, 128, 256);
+  const Plan plan = small_plan(64, 1, 1);
+  const auto scores = [&] {
+    const Job job = lower(transformer(model, plan), plan);
+    EXPECT_EQ(verify(job), "");
+    EXPECT_EQ(parse_job(print_job(job), "x"), job);
+    double work = 0;
+    for (const Call& call : job.programs[0].schedule) {
+      for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
+        const auto* compute = std::get_if<Compute>(&i);
+        if (compute == nullptr) continue;
+        const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
+        if (std::holds_alternative<Attention>(op)) work += flops(op).value;
+      }
+    }
+    return work;
+  };
+  const double all = scores();
+  const double products = model_flops_per_token(model, 64, true).value;
+  model.window = 16;
+  EXPECT_DOUBLE_EQ(scores(), all * 16 * (64 - 8) / (64 * 32));
+  model.full_every = 3;
+  const double some = (2.0 * 16 * (64 - 8) / (64 * 32) + 1) / 3;
+  EXPECT_DOUBLE_EQ(scores(), all * some);
+  // The model's count: 3 of forward where the kernels have 2 + 5 products.
+  EXPECT_NEAR(products - model_flops_per_token(model, 64, true).value,
+              all / 64 * 6 / 7 * (1 - some), 1e-6);
+  model.window = 64;
+  EXPECT_DOUBLE_EQ(scores(), all);
 }
 
 }  // namespace

@@ -22,6 +22,11 @@ std::vector<Field> model_fields() {
             "Key-value heads; fewer than heads is grouped-query attention.",
             "Must be a multiple of tensor and divide heads."),
       count("model.head_dim", "hidden / heads", {1, 1 << 16}, "Columns of one head."),
+      count("model.window", "0", {0, std::int64_t{1} << 31},
+            "A token attends to so many tokens, itself included; 0: to all before it.",
+            "Attention's FLOPs."),
+      count("model.full_every", "0", {0, 10'000},
+            "With a window: every so many layers one has none (Gemma 2: 2); 0: all have it."),
       count("model.kv_rank", "0", {0, 1 << 20},
             "Latents of a token of which its keys and values are made (multi-head latent "
             "attention, DeepSeek-V2); 0: they are made of the token itself."),

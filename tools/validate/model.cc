@@ -4,6 +4,7 @@
 // name. One pass over the fields.
 #include <algorithm>
 #include <cctype>
+#include <regex>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,7 +23,7 @@ constexpr std::int64_t kGptVocabulary = 50257;  // of GPT-2's byte pairs, Megatr
 constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
     {"bert", "an encoder"},
     {"t5", "an encoder and a decoder"},
-    {"gpt-oss", "attention with sinks and a sliding window"},
+    {"gpt-oss", "attention with sinks and a clamped activation"},
     {"mamba", "state-space layers"},
     {"hybrid", "state-space layers"},
     {"nemotronh", "state-space layers"},
@@ -55,9 +56,6 @@ void refuse_other_families(const Json& row) {
   const Json& model = section_of(row, "model");
   const Json& flags = flags_of(row);
   const Json& extra = section_of(model, "extra");
-  if (has(lower(text_of(extra, "attention")), "window")) {
-    throw Error("model.extra.attention", "a sliding window is not covered yet");
-  }
   const std::string name = lower(text_of(model, "name"));
   for (const auto& [word, what] : kOtherFamilies) {
     if (has_word(name, word)) {
@@ -97,11 +95,16 @@ struct Latents {
   std::int64_t keys = 0, queries = 0, rotated = 0, values = 0;  // keys 0: there are none
 };
 
+struct Window {
+  std::int64_t width = 0, full_every = 0;
+};
+
 struct RunShape {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
   std::int64_t vocabulary = 0, positions = 0;
   RunExperts experts;
   Latents latents;
+  Window window;
   bool gated = false, tied = false;
 };
 
@@ -117,6 +120,7 @@ bool agrees(const Model& preset, const RunShape& shape) {
          preset.head_dim == shape.head_dim && preset.ffn == shape.ffn &&
          preset.vocabulary == shape.vocabulary && preset.gated() == shape.gated &&
          preset.tied_embeddings == shape.tied && agrees(preset, shape.experts) &&
+         preset.window == shape.window.width && preset.full_every == shape.window.full_every &&
          preset.kv_rank == shape.latents.keys && preset.q_rank == shape.latents.queries &&
          (!preset.learned_positions || preset.positions == shape.positions);
 }
@@ -140,6 +144,19 @@ void read_heads(const Json& row, RunShape& shape, std::vector<std::string>& assu
     throw Error("model.heads", "hidden is not a multiple of them, and head_dim is not stated");
   }
   shape.head_dim = head_dim.value_or(shape.hidden / shape.heads);
+}
+
+// "GQA, sliding window 128 on alternate layers".
+Window window_of(const Json& row) {
+  static const std::regex form(R"(window (?:of )?(\d{1,9})( on alternate layers)?)");
+  const std::string text =
+      lower(text_of(section_of(section_of(row, "model"), "extra"), "attention")).substr(0, 200);
+  std::smatch found;
+  if (std::regex_search(text, found, form)) {
+    return {std::stoll(found[1].str()), found[2].matched ? 2 : 0};
+  }
+  if (!has(text, "window")) return {};
+  throw Error("model.extra.attention", "a sliding window of this form is not mapped");
 }
 
 bool has_latents(const Json& row) {
@@ -258,6 +275,7 @@ Json model_question(const Json& row, const std::vector<Model>& presets,
   shape.experts = run_experts(row, shape.ffn, guesses);
   if (shape.experts.experts > 0 && shape.experts.dense_layers == 0) shape.ffn = shape.experts.ffn;
   read_latents(row, presets, shape, guesses);
+  shape.window = window_of(row);
   read_vocabulary(row, shape, guesses);
   if (switch_of(flags_of(row), "untie-embeddings-and-output-weights") == true) {
     shape.tied = false;
@@ -285,6 +303,10 @@ Json model_question(const Json& row, const std::vector<Model>& presets,
     model["expert_ffn"] = shape.experts.ffn;
     model["shared_ffn"] = shape.experts.shared_ffn;
     model["dense_layers"] = shape.experts.dense_layers;
+  }
+  if (shape.window.width > 0) {
+    model["window"] = shape.window.width;
+    model["full_every"] = shape.window.full_every;
   }
   if (shape.latents.keys > 0) {
     model["kv_rank"] = shape.latents.keys;

@@ -71,6 +71,31 @@ TEST_F(Gradient, OfFusedAttention) {
   }
 }
 
+// A window of 2 of 5 positions: as with a mask, without the keys that are out of sight.
+TEST_F(Gradient, OfAttentionWithinAWindow) {
+  for (const bool drops : {false, true}) {
+    Array qkv = random({5, 12}), o = empty({5, 4}), lse = empty({1, 1, 5});
+    Attention op{Pass::kForward, 1, 1, 1, 5, 5, 4, true, drops, kReal};
+    op.window = 2;
+    const auto loss = [&] {
+      run(op, {&qkv}, {&o, &lse});
+      return sum(o);
+    };
+    loss();
+    Array d_o = weights_of(o), d_qkv = empty({5, 12});
+    Attention backward = op;
+    backward.pass = Pass::kBackward;
+    run(backward, {&qkv, &o, &lse, &d_o}, {&d_qkv});
+    expect_gradient(loss, qkv, d_qkv);
+    // The last query sees the last two keys alone: those before may be anything.
+    loss();
+    const std::vector<double> last(o.data.end() - 4, o.data.end());
+    for (std::size_t i = 0; i < 36; ++i) qkv.data[i] += 1;
+    loss();
+    EXPECT_EQ(std::vector<double>(o.data.end() - 4, o.data.end()), last);
+  }
+}
+
 // 2 heads of 6 columns, of which 2 are rotated and the same for both, with values of 3; 3 positions
 // of 2 sequences: from latents' keys to attention's result.
 TEST_F(Gradient, OfLatentKeysAndNarrowerValues) {

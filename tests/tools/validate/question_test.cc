@@ -440,6 +440,8 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_THAT(row_refusal(with("parallel.ep", "8")), HasSubstr("the model has no experts"));
   EXPECT_THAT(row_refusal(with("model.name", "x-moe-8x7b")), HasSubstr("model.experts"));
   EXPECT_THAT(row_refusal(with("model.name", "gpt-oss-20b")), HasSubstr("sinks"));
+  EXPECT_THAT(row_refusal(with("model.extra.attention", "a window somewhere")),
+              HasSubstr("of this form"));
   EXPECT_THAT(row_refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
   EXPECT_THAT(row_refusal(with("model.extra.attention", "MLA")), HasSubstr("kv_lora_rank"));
   EXPECT_THAT(row_refusal(with("software.precision", "NVFP4")), HasSubstr("4-bit"));
