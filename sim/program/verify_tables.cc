@@ -294,8 +294,7 @@ class BodyChecker {
       fault = check_passed_on(collective.operands);
       if (!fault.empty()) return fault;
     } else if (transfer.kind == TransferKind::kAllToAll) {
-      fault = check_passed_on(collective.operands);
-      if (fault.empty()) fault = check_parts(collective.operands, transfer);
+      fault = check_parts(collective.operands, transfer);
       if (!fault.empty()) return fault;
     }
     if (sends_or_receives(collective.stream)) return "a collective on a stream of messages";
@@ -305,13 +304,28 @@ class BodyChecker {
     return "";
   }
 
-  // Of an all-to-all each member gives each other an equal part of every tensor.
+  // Of an all-to-all each member gives each other an equal part of every tensor; what comes goes
+  // into another one, at its place among the writes.
   std::string check_parts(Operands operands, const Transfer& transfer) const {
+    if (operands.reads != operands.writes) {
+      return text_of(operands.reads, " tensors of an all-to-all become ", operands.writes);
+    }
     const std::int64_t ranks = job_.mesh.group_size(transfer.axes);
-    for (std::int32_t i = 0; i < operands.reads + operands.writes; ++i) {
-      const TensorId id = body_.operands[static_cast<std::size_t>(operands.first + i)];
-      if (job_.tensors[static_cast<std::size_t>(id)].shape.elements() % ranks != 0) {
-        return text_of('%', id, " has no equal parts for ", ranks, " ranks");
+    const auto first = body_.operands.begin() + operands.first;
+    const auto writes = first + operands.reads;
+    for (std::int32_t i = 0; i < operands.reads; ++i) {
+      const TensorId in = first[i], out = writes[i];
+      const Tensor& from = job_.tensors[static_cast<std::size_t>(in)];
+      const Tensor& to = job_.tensors[static_cast<std::size_t>(out)];
+      if (from.dtype != to.dtype || from.bytes() != to.bytes()) {
+        return text_of('%', in, " of an all-to-all and %", out,
+                       ", which it becomes, differ in size");
+      }
+      if (from.shape.elements() % ranks != 0) {
+        return text_of('%', in, " has no equal parts for ", ranks, " ranks");
+      }
+      if (std::find(first, writes, out) != writes) {
+        return text_of("an all-to-all both sends %", out, " and writes it");
       }
     }
     return "";

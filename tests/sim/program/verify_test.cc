@@ -324,6 +324,20 @@ TEST(Verify, FindsAnAllToAllOfUnequalParts) {
   b.job.mesh.degree(Axis::kExpert) = 2;
   b.job.bodies[0].operands[1] = half;
   EXPECT_THAT(verify(b.job), HasSubstr("differ in size"));
+  b.job.bodies[0].operands[1] = out;
+  EXPECT_THAT(verify(b.job), HasSubstr("an all-to-all both sends %0 and writes it"));
+}
+
+// As many bytes in all, but one tensor of what two were.
+TEST(Verify, FindsAnAllToAllWhoseTensorsDoNotPair) {
+  JobBuilder b;
+  b.job.mesh.degree(Axis::kExpert) = 2;
+  const TensorId one = b.resident("one", {4, 4}), two = b.resident("two", {4, 4});
+  const TensorId both = b.resident("both", {8, 4});
+  const BodyId body = b.body("exchange", Phase::kForward);
+  const Transfer exchange{TransferKind::kAllToAll, Axis::kExpert, false, Bytes(64)};
+  b.collective(exchange, Stream::kExpert, {one, two}, {both}).call(0, body, 0);
+  EXPECT_THAT(verify(b.job), HasSubstr("2 tensors of an all-to-all become 1"));
 }
 
 TEST(Verify, FindsOperandsThatAnOpOfExpertsDoesNotHave) {
