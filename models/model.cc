@@ -162,6 +162,7 @@ Model read_preset(const Object& o, std::string_view name) {
   if (m.full_every > 0 && m.window == 0) {
     o.fail("full_every", "says which layers have no window, but none has; give \"window\"");
   }
+  if (m.full_every == 1) m.window = m.full_every = 0;
   read_preset_latents(o, m);
   read_preset_experts(o, m);
   m.ffn = read_preset_ffn(o, m);

@@ -271,8 +271,9 @@ Trouble latent_trouble(const Plan& plan, const Model& model) {
                  "attention does not read; set it to \"fused\"");
 }
 
+// A window that all of a token's stretch fits in is none.
 Trouble window_trouble(const Plan& plan, const Model& model) {
-  if (model.window == 0) return std::nullopt;
+  if (model.window == 0 || model.window >= plan.attended()) return std::nullopt;
   if (plan.context > 1) {
     return trouble("parallel", "context",
                    "a sliding window over a sequence that ranks share is not covered yet; set it "
@@ -283,7 +284,8 @@ Trouble window_trouble(const Plan& plan, const Model& model) {
                    "unfused attention takes all scores of a sequence, without a sliding window; "
                    "set it to \"fused\"");
   }
-  if (!plan.scan_layers || model.full_every == 0) return std::nullopt;
+  const bool mixed = model.full_every > 0 && model.full_every <= model.layers;
+  if (!plan.scan_layers || !mixed) return std::nullopt;
   return trouble("", "scan_layers", "one loop takes equal layers, but some have no window");
 }
 

@@ -177,7 +177,7 @@ ValueId TransformerWriter::attention_core(const Values& heads_read) {
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   if (model_.latent()) op.value_dim = model_.value_dim;
-  if (window_ < s) op.window = window_;
+  op.window = window_;
   if (plan_.context > 1) {
     context_attention(block_, plan_, op, {heads_read, out, lse});
     return out;
@@ -392,7 +392,9 @@ Network transformer(const Model& model, const Plan& plan) {
   add(TransformerWriter(model, plan, "embedding").embedding());
   std::map<std::pair<bool, std::int64_t>, std::int32_t> known;  // layers: experts or not, window
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::pair kind(model.experts > 0 && layer >= model.dense_layers, model.window_of(layer));
+    const std::int64_t window = model.window_of(layer);
+    const std::pair kind(model.experts > 0 && layer >= model.dense_layers,
+                         window < plan.attended() ? window : 0);
     const auto same = known.find(kind);
     if (same != known.end()) {
       network.chain.push_back(same->second);

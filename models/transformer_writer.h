@@ -26,7 +26,7 @@ class TransformerWriter {
   }
 
   Block embedding();
-  // `window`: what a token attends to at most (Model::window_of).
+  // `window`: what a token attends to at most, of a longer stretch; 0: to all before it.
   Block layer(bool experts, std::int64_t window);
   Block head();
 

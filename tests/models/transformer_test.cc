@@ -94,5 +94,29 @@ TEST(Window, LeavesOutTheScoresThatAreOutOfSight) {
   EXPECT_DOUBLE_EQ(scores(), all);
 }
 
+// A window that the sequence, or a document, fits in changes nothing: neither the Job nor what
+// plans are legal.
+TEST(Window, IsNoneWhereAllOfTheSequenceFitsInIt) {
+  const Model model = llama_model(6, 64, 8, 4, 128, 256);
+  Model sliding = model;
+  sliding.window = 64, sliding.full_every = 3;
+  const Plan plan = small_plan(64, 1, 1);
+  Plan documents = small_plan(128, 1, 1);
+  documents.document_length = 64;
+  for (const Plan& one : {plan, documents}) {
+    EXPECT_EQ(lower(transformer(sliding, one), one), lower(transformer(model, one), one));
+  }
+  for (const auto change : {+[](Plan& p) { p.context = 2; }, +[](Plan& p) { p.scan_layers = true; },
+                            +[](Plan& p) { p.fused_attention = false; }}) {
+    Plan other = plan;
+    change(other);
+    EXPECT_FALSE(trouble_with(other, sliding)) << trouble_with(other, sliding)->what;
+    EXPECT_EQ(lower(transformer(sliding, other), other), lower(transformer(model, other), other));
+    sliding.window = 63;
+    EXPECT_TRUE(trouble_with(other, sliding));
+    sliding.window = 64;
+  }
+}
+
 }  // namespace
 }  // namespace stepcast
