@@ -78,8 +78,8 @@ void KindMaker::assign_weight(ValueId id) {
   const Value& w = value(id);
   ValueId gradient = derived_.gradient_of[static_cast<std::size_t>(id)];
   STEPCAST_CHECK(gradient != kNoValue, "every weight has a gradient");
-  WeightSlots slots{0, 0, w.shape.elements(), w.partial, w.dtype,
-                    w.experts > 0};
+  WeightSlots slots{0,         0,       w.shape.elements(),
+                    w.partial, w.dtype, w.experts > 0 && plan_.expert > 1};
   if (w.shared.empty()) {
     slots.weight = static_cast<TensorId>(kind_.tensors.size());
     kind_.tensors.push_back(tensor(w));

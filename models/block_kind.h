@@ -18,7 +18,7 @@ struct WeightSlots {
   std::int64_t elements = 0;
   bool partial = false;
   Dtype dtype = Dtype::kBf16;
-  bool experts = false;    // it holds experts' matrices
+  bool experts = false;    // it holds matrices of experts that ranks share
 };
 
 struct SharedWeight {

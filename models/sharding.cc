@@ -64,7 +64,7 @@ std::int32_t State::add(Unit unit) {
     unit.master = resident("master", unit.layer, owned, Dtype::kFp32, Category::kMasterWeights);
   }
   if (zero >= 1) {
-    const AxisSet axes = unit.experts && plan_.expert > 1 ? state_axes(plan_, true) : kStateAxes;
+    const AxisSet axes = unit.experts ? state_axes(plan_, true) : kStateAxes;
     Flat weights{unit.weights, {}, axes}, gradients{unit.gradients, {}, axes};
     const auto share = [](Flat& flat, TensorId id) {
       if (id != kNoTensor) flat.shares.push_back(id);

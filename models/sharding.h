@@ -2,8 +2,9 @@
 // al. 2020; FSDP; Megatron-LM's distributed optimizer).
 //
 // The weights of one block and type form a *unit*: gathered, reduced and updated together; those of
-// experts one of their own. With n elements and d shards (context x data ranks; of experts those
-// that have the same ones) a unit holds, of each, all n or ceil(n / d):
+// experts that ranks share, of which there are fewer copies, one of their own. With n elements and
+// d shards (context x data ranks; of such experts those that have the same ones) a unit holds, of
+// each, all n or ceil(n / d):
 //                      stage 0   1        2        3
 //   weights            n         n        n        n/d  (gathered when used)
 //   gradients          n         n        n/d      n/d  (whole ones live until they are reduced)
@@ -25,7 +26,7 @@ inline constexpr TensorId kNoTensor = -1;
 // are spread over context and expert ranks are copies over data ranks alone.
 inline AxisSet state_axes(const Plan& plan, bool experts = false) {
   AxisSet axes = Axis::kData;
-  if (experts && plan.expert > 1) return axes;
+  if (experts) return axes;
   if (plan.context > 1) axes = axes | Axis::kContext;
   return plan.expert_data() > 1 ? axes | Axis::kExpert : axes;
 }
@@ -37,7 +38,7 @@ struct Unit {
   std::vector<TensorId> weights;           // whole
   std::vector<TensorId> gradients;         // whole
   std::vector<TensorId> partial;           // of the gradients: a sum over the tensor axis is due
-  bool experts = false;                    // they are experts'
+  bool experts = false;                    // they are of experts that ranks share
   bool used_twice = false;                 // by two blocks of the chunk
   bool ends = false;                       // first and last stage hold a copy (tied embeddings)
   TensorId weight_shard = kNoTensor;       // stage 3
