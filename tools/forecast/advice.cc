@@ -49,7 +49,16 @@ void lay_out_again(const Plan& plan, const Model& model, std::int64_t pipeline,
 std::vector<std::string> degrees(const Plan& plan, const Model& model, std::int64_t tensor,
                                  std::int64_t pipeline, std::int64_t data) {
   std::vector<std::string> sets;
-  if (tensor != plan.tensor) sets.push_back(set_text("parallel.tensor", tensor));
+  if (tensor != plan.tensor) {
+    sets.push_back(set_text("parallel.tensor", tensor));
+    // Tensor ranks share experts, or cut each; and give them different tokens.
+    if (model.experts > 0 && (plan.expert_tensor > 1 || plan.expert == 1)) {
+      sets.push_back(set_text("parallel.expert_tensor", tensor));
+    }
+    if (model.experts > 0 && tensor > 1 && !plan.sequence_parallel) {
+      sets.emplace_back("parallel.sequence_parallel=true");
+    }
+  }
   if (pipeline != plan.pipeline) {
     sets.push_back(set_text("parallel.pipeline", pipeline));
     const bool one = pipeline == 1 && plan.schedule == PipelineSchedule::kInterleaved;
@@ -96,6 +105,19 @@ void add_context(const Plan& plan, std::vector<Change>& changes) {
   changes.push_back(
       {ring ? "keys and values gathered" : "keys and values round a ring",
        {ring ? "parallel.context_exchange=all_gather" : "parallel.context_exchange=ring"}});
+}
+
+// Twice or half as many ranks share the experts.
+void add_experts(const Plan& plan, const Model& model, std::vector<Change>& changes) {
+  const auto add = [&](const char* name, std::int64_t expert) {
+    std::vector<std::string> sets = {set_text("parallel.expert", expert)};
+    if (expert > 1 && plan.zero > 1) sets.push_back(set_text("sharding.zero", 1));
+    changes.push_back({name, std::move(sets)});
+  };
+  if (model.experts > 0 && model.experts % (2 * plan.expert) == 0) {
+    add("expert x 2", 2 * plan.expert);
+  }
+  if (plan.expert % 2 == 0) add("expert / 2", plan.expert / 2);
 }
 
 void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& changes) {
@@ -297,6 +319,7 @@ std::vector<Change> changes_of(const Plan& plan, const Model& model) {
   add_pipeline(plan, model, changes);
   add_degrees(plan, model, changes);
   add_context(plan, changes);
+  add_experts(plan, model, changes);
   return changes;
 }
 

@@ -146,5 +146,32 @@ TEST(Advice, HoldsThePlansRanksAndBatch) {
   EXPECT_GE(legal, 8);
 }
 
+// Tensor ranks of a model with experts share them or cut each: what a change needs besides goes
+// with it.
+TEST(Advice, ChangesWhoSharesExperts) {
+  const auto legal = [](std::vector<std::string> sets, std::string_view name) {
+    for (const char* set :
+         {"model.experts=4", "model.experts_per_token=2", "model.expert_ffn=512"}) {
+      sets.emplace_back(set);
+    }
+    const WhatIf what_if = small_what_if(sets);
+    for (const Change& change : changes_of(what_if.plan, what_if.model)) {
+      if (change.name != name) continue;
+      sets.insert(sets.end(), change.sets.begin(), change.sets.end());
+      return small_what_if(sets).plan;
+    }
+    ADD_FAILURE() << "no change is called " << name;
+    return what_if.plan;
+  };
+  const std::vector<std::string> cut = {"parallel.tensor=2", "parallel.data=2",
+                                        "parallel.expert_tensor=2",
+                                        "parallel.sequence_parallel=true"};
+  EXPECT_EQ(legal({}, "tensor x 2, data / 2").expert_tensor, 2);
+  EXPECT_EQ(legal(cut, "tensor x 2, pipeline / 2").expert_tensor, 4);
+  EXPECT_EQ(legal(cut, "tensor / 2, data x 2").expert_tensor, 1);
+  EXPECT_EQ(legal({"sharding.zero=3"}, "expert x 2").expert, 2);
+  EXPECT_EQ(legal({"parallel.expert=4"}, "expert / 2").expert, 2);
+}
+
 }  // namespace
 }  // namespace stepcast
