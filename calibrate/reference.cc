@@ -1,8 +1,7 @@
 // The reference of a product with a weight is the sum itself, of a few hundred elements, of some
-// expert each; of all
-// other ops it is the backend's template instantiated for double (execute/cpu/kernels.h), whose
-// gradients are proven against finite differences in the tests. An optimizer's reference is written
-// down here.
+// expert each; of all other ops it is the backend's template instantiated for double
+// (execute/cpu/kernels.h), whose gradients are proven against finite differences in the tests. An
+// optimizer's reference is written down here.
 #include "calibrate/reference.h"
 
 #include <algorithm>

@@ -104,7 +104,7 @@ std::string heads_text(const Model& m) {
     text += fmt::format(", {} for keys and values", m.kv_heads);
   }
   if (m.window > 0) text += fmt::format("; a window of {}", grouped(m.window));
-  if (m.full_every > 0) text += fmt::format(", but in every layer of {}", m.full_every);
+  if (m.full_every > 0) text += fmt::format(", but in one layer of {}", m.full_every);
   return text;
 }
 
