@@ -67,17 +67,7 @@ TEST(Context, SendsAgainWhatIsRunAgain) {
 // Every rank does 1 / c of all products and of all scores: the stretches are paired so.
 TEST(Context, DividesTheWork) {
   const auto work = [](const Job& job) {
-    double products = 0, attention = 0;
-    for (const Call& call : job.programs[0].schedule) {
-      for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
-        const auto* compute = std::get_if<Compute>(&i);
-        if (compute == nullptr) continue;
-        const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
-        if (std::holds_alternative<Gemm>(op)) products += flops(op).value;
-        if (std::holds_alternative<Attention>(op)) attention += flops(op).value;
-      }
-    }
-    return std::pair(products, attention);
+    return std::pair(flops_of<Gemm>(job), flops_of<Attention>(job));
   };
   const auto [products, attention] = work(lowered(2, small_plan(kSequence, kBatch, 1)));
   for (const ContextExchange how : kBoth) {

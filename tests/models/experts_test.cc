@@ -73,19 +73,6 @@ TEST(Experts, SendAgainWhatIsRunAgain) {
   EXPECT_EQ(of_a_layer(plan), once + 2 * forward);
 }
 
-double product_work(const Job& job) {
-  double work = 0;
-  for (const Call& call : job.programs[0].schedule) {
-    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
-      const auto* compute = std::get_if<Compute>(&i);
-      if (compute == nullptr) continue;
-      const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
-      if (std::holds_alternative<Gemm>(op)) work += flops(op).value;
-    }
-  }
-  return work;
-}
-
 // However experts are spread, a rank works on as many rows: with a factor of 1, k for each token of
 // its own. Forward and backward take 6 FLOPs a weight and row, of three matrices and the router.
 TEST(Experts, WorkOnAsManyRowsHoweverTheyAreSpread) {
@@ -93,10 +80,10 @@ TEST(Experts, WorkOnAsManyRowsHoweverTheyAreSpread) {
   const double layer =
       6 * (rows * 3 * kModelWidth * kExpertWidth + 2 * kRowsOfTokens * kModelWidth * kExperts);
   Model dense = llama_model(1, kModelWidth, 8, 4, 256, 512);
-  const double others = product_work(lower(transformer(dense, spread(1)), spread(1))) -
+  const double others = flops_of<Gemm>(lower(transformer(dense, spread(1)), spread(1))) -
                         6.0 * 2 * kRowsOfTokens * 3 * kModelWidth * 256;
   for (const std::int64_t n : {1, 2, 4, 8}) {
-    EXPECT_DOUBLE_EQ(product_work(lowered_mixture(mixture(1), spread(n))), others + layer);
+    EXPECT_DOUBLE_EQ(flops_of<Gemm>(lowered_mixture(mixture(1), spread(n))), others + layer);
   }
 }
 

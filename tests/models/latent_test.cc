@@ -42,23 +42,13 @@ TEST(LatentAttention, HasTheParametersThatItsMatricesHave) {
 TEST(LatentAttention, WorksOnEveryMatrixThreeTimes) {
   const Model model = latent_model(1);
   const Job job = lowered_latents(model, small_plan(kLatentTokens, 1, 1));
-  double products = 0, attention = 0;
-  for (const Call& call : job.programs[0].schedule) {
-    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
-      const auto* compute = std::get_if<Compute>(&i);
-      if (compute == nullptr) continue;
-      const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
-      if (std::holds_alternative<Gemm>(op)) products += flops(op).value;
-      if (std::holds_alternative<Attention>(op)) attention += flops(op).value;
-    }
-  }
   const double each = model_flops_per_token(model, kLatentTokens, false).value;
   const double scores = 3.0 * 2 * kLatentTokens * kLatentHeads * (kHeadColumns + kValueColumns);
-  EXPECT_DOUBLE_EQ(products, (each - scores) * kLatentTokens);
+  EXPECT_DOUBLE_EQ(flops_of<Gemm>(job), (each - scores) * kLatentTokens);
   // Half of the scores; forward d + v columns a score, backward 3 d + 2 v.
   const double backward = 3.0 * kHeadColumns + 2.0 * kValueColumns;
-  EXPECT_DOUBLE_EQ(attention, kLatentTokens * kLatentTokens * kLatentHeads *
-                                  (kHeadColumns + kValueColumns + backward));
+  EXPECT_DOUBLE_EQ(flops_of<Attention>(job), kLatentTokens * kLatentTokens * kLatentHeads *
+                                                 (kHeadColumns + kValueColumns + backward));
 }
 
 // Of a token h + q_rank + kv_rank + rotated columns are sent between tensor ranks where otherwise h

@@ -69,16 +69,7 @@ TEST(Window, LeavesOutTheScoresThatAreOutOfSight) {
     const Job job = lower(transformer(model, plan), plan);
     EXPECT_EQ(verify(job), "");
     EXPECT_EQ(parse_job(print_job(job), "x"), job);
-    double work = 0;
-    for (const Call& call : job.programs[0].schedule) {
-      for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
-        const auto* compute = std::get_if<Compute>(&i);
-        if (compute == nullptr) continue;
-        const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
-        if (std::holds_alternative<Attention>(op)) work += flops(op).value;
-      }
-    }
-    return work;
+    return flops_of<Attention>(job);
   };
   const double all = scores();
   const double products = model_flops_per_token(model, 64, true).value;

@@ -34,4 +34,19 @@ Plan small_plan(std::int64_t sequence, std::int64_t micro_batch, std::int64_t mi
 Bytes resident_bytes(const Job& job, std::size_t stage, Category category);
 Bytes resident_bytes(const Job& job, std::size_t stage);  // weights, gradients, master, optimizer
 
+// FLOPs of the first stage's ops of one kind in a step.
+template <class Kind>
+double flops_of(const Job& job) {
+  double work = 0;
+  for (const Call& call : job.programs[0].schedule) {
+    for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
+      const auto* compute = std::get_if<Compute>(&i);
+      if (compute == nullptr) continue;
+      const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
+      if (std::holds_alternative<Kind>(op)) work += flops(op).value;
+    }
+  }
+  return work;
+}
+
 }  // namespace stepcast
