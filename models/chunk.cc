@@ -88,7 +88,6 @@ class ChunkWriter {
   std::array<TensorId, 2> slices_out_ = {kNoTensor, kNoTensor};
 
   bool prepares_ = false;  // the first micro-batch's forward is being written
-
   // While backward is being written:
   bool last_ = false;                       // of the last micro-batch
   std::vector<std::int32_t> bucket_;        // units that wait to be reduced together
@@ -196,8 +195,7 @@ void ChunkWriter::place_blocks() {
   }
 }
 
-// The block's own weights, those of one type together, and those of experts that ranks share by
-// themselves.
+// The block's own weights, those of one type together; of experts that ranks share, apart.
 void ChunkWriter::add_units(const BlockKind& kind, Placed& placed) {
   std::vector<std::vector<WeightSlots>> groups;
   for (const WeightSlots& w : kind.weights) {

@@ -114,6 +114,37 @@ TEST(Experts, StateIsShardedOverTheRanksThatHaveTheSameOnes) {
   }
 }
 
+std::int64_t data_collectives(const Job& job) {
+  std::int64_t sum = 0;
+  for (const Call& call : job.programs[0].schedule) {
+    const auto& code = job.bodies[static_cast<std::size_t>(call.body)].code;
+    sum += std::count_if(code.begin(), code.end(), [](const Instruction& instruction) {
+      const auto* collective = std::get_if<Collective>(&instruction);
+      return collective != nullptr && collective->stream == Stream::kData;
+    });
+  }
+  return sum;
+}
+
+// Experts that every rank has are gathered and reduced with their layer, as in a dense model; those
+// that ranks share, by themselves.
+TEST(Experts, MoveWithTheirLayerUnlessRanksShareThem) {
+  Plan plan = spread(1);
+  plan.data = 4;
+  plan.global_batch = 8;
+  const Model dense = llama_model(2, kModelWidth, 8, 4, 256, 512);
+  for (const int zero : {1, 2, 3}) {
+    plan.zero = zero;
+    EXPECT_EQ(data_collectives(lowered_mixture(mixture(2), plan)),
+              data_collectives(lowered_mixture(dense, plan)))
+        << zero;
+  }
+  plan.zero = 1;
+  const std::int64_t together = data_collectives(lowered_mixture(mixture(2), plan));
+  plan.expert = 2;
+  EXPECT_GT(data_collectives(lowered_mixture(mixture(2), plan)), together);
+}
+
 // Kept of a layer for each slot, in bytes: what the first product reads (2 h), what it makes (4 f),
 // its activation (2 f) and the weight (4); and of each token the router's weights and slots (8 k).
 TEST(Experts, KeepWhatBackwardNeedsOfEachSlot) {
