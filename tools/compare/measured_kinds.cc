@@ -57,6 +57,9 @@ constexpr std::array kKindWords = {
     std::pair{std::string_view("rotary"), KernelKind::kPointwise},
     std::pair{std::string_view("cast_transpose"), KernelKind::kPointwise},
     std::pair{std::string_view("catarray"), KernelKind::kPointwise},
+    std::pair{std::string_view("permute"), KernelKind::kPointwise},  // TransformerEngine: of tokens
+    std::pair{std::string_view("sort_chunks"), KernelKind::kPointwise},
+    std::pair{std::string_view("row_id_map"), KernelKind::kPointwise},
     std::pair{std::string_view("reduce_kernel"), KernelKind::kPointwise}};
 
 }  // namespace
