@@ -162,7 +162,8 @@ TEST(Cli, ListsEveryKindAlsoAsJson) {
 TEST(Cli, ShowsWhatWouldRun) {
   EXPECT_THAT(out_of("show model " + kExample).text, HasSubstr("124,439,808"));  // GPT-2 small
   EXPECT_THAT(out_of("show model configs/mixtral-8x7b-64xh100.json").text,
-              AllOf(HasSubstr("8 experts of 14,336, 2 a token"), HasSubstr("46,702,792,704")));
+              AllOf(HasSubstr("8 experts of 14,336, 2 a token"), HasSubstr("46,702,792,704"),
+                    HasSubstr("77.3 B")));  // 6 x the 12.9 B that a token passes
   EXPECT_THAT(out_of("show cluster " + kExample).text, HasSubstr("memory bandwidth"));
   const std::string box = out_of("show cluster configs/llama3.1-70b-1024xh100.json "
                                  "--set cluster.fabric.rails=true "

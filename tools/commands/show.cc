@@ -81,7 +81,8 @@ std::string switches_text(const Model& m) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-// "14,336", or "8 experts of 14,336, 2 a token; 1 shared of ...; the first 3 layers dense, of ...".
+// "14,336"; or "256 experts of 2,048, 8 a token; one of 2,048 for all tokens; in the first 3 layers
+// one of 18,432 alone".
 std::string mlp_text(const Model& m) {
   if (m.experts == 0) return grouped(m.ffn);
   std::string text = fmt::format("{} experts of {}, {} a token", grouped(m.experts),
@@ -153,9 +154,15 @@ std::string show_model(const WhatIf& what_if) {
   text += fmt::format("\nFLOPs a token, forward and backward, at sequence length {}\n", grouped(s));
   const double half = model_flops_per_token(m, s, true).value;
   const double full = model_flops_per_token(m, s, false).value;
+  // A token passes the experts that it takes; the router scores all of them.
+  const std::int64_t spared = m.experts - m.experts_per_token;
+  Model of_token = m;
+  of_token.experts -= spared;
+  const std::int64_t passed = parameters(of_token) + spared * m.hidden * m.expert_layers();
   text += align({{"causal half of attention", format_count(half)},
                  {"full attention (Megatron-LM's figures)", format_count(full)},
-                 {"6 x parameters", format_count(6 * static_cast<double>(all))}},
+                 {m.experts > 0 ? "6 x parameters that a token passes" : "6 x parameters",
+                  format_count(6 * static_cast<double>(passed))}},
                 "lr");
   return text;
 }
