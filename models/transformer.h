@@ -1,4 +1,4 @@
-// Transformer: the forward pass of a dense decoder-only model as a chain of blocks.
+// Transformer: the forward pass of a decoder-only model as a chain of blocks.
 //
 // Symbols: s sequence, b micro-batch, h hidden, a heads, g key-value heads, d head_dim, f FFN
 // width, t tensor degree. Rows are tokens, s b of them, or s b / t where sequence parallelism

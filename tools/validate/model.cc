@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kGptVocabulary = 50257;  // of GPT-2's byte pairs, Megatron-LM's usual one
 
-// Families that are not dense decoders, by a word of the model's name.
+// Families that are not covered, by a word of the model's name.
 constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
     {"bert", "an encoder"},
     {"t5", "an encoder and a decoder"},
