@@ -207,6 +207,12 @@ class Reader {
     return nested_ ? object_.integer(key, otherwise, limits) : object_.integer(key, limits);
   }
 
+  // Of a class with latents, whose own keys are never left out at the top level: null is none.
+  std::int64_t or_none(std::string_view key, std::int64_t otherwise, Limits limits) const {
+    const bool none = !nested_ && class_.kv_rank > 0;
+    return object_.integer(key, none ? 0 : otherwise, {0, limits.most});
+  }
+
   std::int64_t default_kv_heads(const Model& m) const {
     if (object_.boolean("multi_query", false)) return 1;
     return class_.kv_heads > 0 ? class_.kv_heads : m.heads;
@@ -245,11 +251,8 @@ class Reader {
 
   // Latent attention; the width of a head's key.
   std::int64_t read_latents(Model& m) const {
-    constexpr std::string_view kQueries = "q_lora_rank";  // null: queries of the token itself
     m.kv_rank = object_.integer("kv_lora_rank", class_.kv_rank, kModelLimits.hidden);
-    const std::int64_t otherwise = nested_ ? class_.q_rank : 0;
-    m.q_rank = object_.has(kQueries) ? object_.integer(kQueries, kModelLimits.hidden) : otherwise;
-    object_.touch(kQueries);
+    m.q_rank = or_none("q_lora_rank", class_.q_rank, kModelLimits.hidden);
     m.rotary_dim = object_.integer("qk_rope_head_dim", 64, kModelLimits.head_dim);
     m.value_dim = object_.integer("v_head_dim", 128, kModelLimits.head_dim);
     return m.rotary_dim + object_.integer("qk_nope_head_dim", 128, kModelLimits.head_dim);
@@ -258,9 +261,8 @@ class Reader {
   void read_experts(Model& m) const {
     refuse_unknown_experts(object_, class_);
     if (class_.experts == 0) return;
-    m.experts = object_.integer(
-        present(object_, {"num_local_experts", "num_experts", "n_routed_experts"}), class_.experts,
-        kModelLimits.experts);
+    m.experts = or_none(present(object_, {"num_local_experts", "num_experts", "n_routed_experts"}),
+                        class_.experts, kModelLimits.experts);
     if (m.experts == 0) return;
     m.experts_per_token = object_.integer("num_experts_per_tok", class_.experts_per_token,
                                           kModelLimits.experts);
@@ -272,8 +274,8 @@ class Reader {
       object_.fail(key, "experts in every second or a later layer only are not covered; must be 1");
     }
     if (class_.shared_experts > 0) {
-      m.shared_ffn = m.expert_ffn * object_.integer("n_shared_experts", class_.shared_experts,
-                                                    kModelLimits.experts);
+      m.shared_ffn =
+          m.expert_ffn * or_none("n_shared_experts", class_.shared_experts, kModelLimits.experts);
       m.dense_layers = object_.integer("first_k_dense_replace", class_.dense_layers,
                                        {0, kModelLimits.layers.most});
     } else {

@@ -293,7 +293,13 @@ TEST(HuggingFace, ReadsLatentAttentionAndSharedExperts) {
   EXPECT_EQ(model.shared_ffn, 40);
   EXPECT_EQ(model.dense_layers, 1);
   EXPECT_EQ(read_hf(small("deepseek_v2", R"("q_lora_rank": null)")).q_rank, 0);
-  EXPECT_THAT(hf_error(small("deepseek_v3", R"("moe_layer_freq": 2)")), HasSubstr("must be 1"));
+  const Model dense = read_hf(small("deepseek_v3", R"("n_routed_experts": null)"));
+  EXPECT_EQ(dense.experts, 0);
+  const Model alone = read_hf(small("deepseek_v3", R"("n_routed_experts": 8,
+      "num_experts_per_tok": 2, "moe_intermediate_size": 20, "n_shared_experts": null)"));
+  EXPECT_EQ(alone.shared_ffn, 0);
+  EXPECT_THAT(hf_error(small("deepseek_v3", R"("n_routed_experts": 16, "moe_layer_freq": 2)")),
+              HasSubstr("must be 1"));
   EXPECT_THAT(hf_error(small("deepseek_v3", R"("num_key_value_heads": 1)")),
               AllOf(HasSubstr("num_key_value_heads"), HasSubstr("each of 8 heads")));
 }
