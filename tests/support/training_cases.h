@@ -1,5 +1,5 @@
 // Plans whose training is held against one rank's: any legal plan trains the same model, so the
-// losses of 20 steps are those of one rank, up to the order of float sums.
+// losses of 12 steps are those of one rank, up to the order of float sums.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ void pipeline(Plan& plan, std::int64_t stages, PipelineSchedule schedule,
 // Queries, keys and values, gate and up: products of their own.
 void separate(Plan& plan);
 
-inline constexpr std::int64_t kTrainingSteps = 20;
+inline constexpr std::int64_t kTrainingSteps = 12;
 // Of the same model without any saving.
 const std::vector<double>& losses_of_one_rank(const TrainingCase& one);
 
