@@ -102,6 +102,14 @@ class Gradient : public testing::Test {
     }
   }
 
+  // What a kernel leaves that adds to its own result.
+  static void expect_twice(const Array& twice, const Array& once) {
+    ASSERT_EQ(twice.data.size(), once.data.size());
+    for (std::size_t i = 0; i < once.data.size(); ++i) {
+      EXPECT_NEAR(twice.data[i], 2 * once.data[i], 1e-9);
+    }
+  }
+
   Place place_{{3, 2, 1, 5}, 0, 1, 6};  // 3 positions of 2 sequences, a vocabulary of 5
   std::uint32_t step_ = 4;
   Dropout dropout_{dropout_rule(0.4, 99, &step_), 2};

@@ -53,6 +53,12 @@ std::string dtype_word(const Json& row, std::vector<std::string>& assumed) {
   return "";
 }
 
+// Why the row cannot be mapped, or "".
+std::string read_dtype(const Json& row, TimeArguments& a, std::vector<std::string>& assumed) {
+  a.dtype = dtype_word(row, assumed);
+  return a.dtype.empty() ? fmt::format("dtype {} is not modelled", text_of(row, "dtype")) : "";
+}
+
 // Of the row itself, or from a rate and the FLOPs that the source counts.
 std::optional<double> measured_seconds(const Json& row, double flops) {
   if (const auto time = number_of(row, "time_us")) return *time * 1e-6;
@@ -119,9 +125,9 @@ Mapped map_gemm(const Json& row, const Device& device) {
   Mapped mapped;
   TimeArguments a;
   a.what = "gemm";
-  a.dtype = dtype_word(row, mapped.assumed);
-  if (a.dtype.empty()) return refused(fmt::format("dtype {} is not modelled",
-                                                  text_of(row, "dtype")));
+  if (std::string why = read_dtype(row, a, mapped.assumed); !why.empty()) {
+    return refused(std::move(why));
+  }
   const Json* params = member(row, "params");
   const bool looped = params != nullptr && member(*params, "ng") != nullptr;
   if (looped) {
@@ -152,9 +158,9 @@ Mapped map_grouped(const Json& row, const Device& device) {
   Mapped mapped;
   TimeArguments a;
   a.what = "gemm";
-  a.dtype = dtype_word(row, mapped.assumed);
-  if (a.dtype.empty()) return refused(fmt::format("dtype {} is not modelled",
-                                                  text_of(row, "dtype")));
+  if (std::string why = read_dtype(row, a, mapped.assumed); !why.empty()) {
+    return refused(std::move(why));
+  }
   a.m = count_of(row, "m_per_group");
   a.n = count_of(row, "n");
   a.k = count_of(row, "k");
@@ -234,9 +240,9 @@ Mapped map_attention(const Json& row, const Device& on) {
   }
   TimeArguments a;
   a.what = "attention";
-  a.dtype = dtype_word(row, mapped.assumed);
-  if (a.dtype.empty()) return refused(fmt::format("dtype {} is not modelled",
-                                                  text_of(row, "dtype")));
+  if (std::string why = read_dtype(row, a, mapped.assumed); !why.empty()) {
+    return refused(std::move(why));
+  }
   a.sequence = count_of(holder_of(row, "seq_len"), "seq_len");
   a.head_dim = head_dim_of(row, mapped.assumed);
   if (!a.sequence || !a.head_dim) return refused("sequence and head dimension are not stated");

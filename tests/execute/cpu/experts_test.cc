@@ -243,12 +243,8 @@ TEST_F(Experts, HaveProductsOfTheirOwn) {
   expect_gradient(loss, b, db);
   Array twice_w = dw, twice_b = db;
   run(weights, {&dy, &x, &twice_w, &twice_b}, {&twice_w, &twice_b});
-  for (std::size_t i = 0; i < dw.data.size(); ++i) {
-    EXPECT_NEAR(twice_w.data[i], 2 * dw.data[i], 1e-9);
-  }
-  for (std::size_t i = 0; i < db.data.size(); ++i) {
-    EXPECT_NEAR(twice_b.data[i], 2 * db.data[i], 1e-9);
-  }
+  expect_twice(twice_w, dw);
+  expect_twice(twice_b, db);
   expect_float_too(forward, {&x, &w, &b}, {&y});
   expect_float_too(input, {&dy, &w}, {&dx});
 }

@@ -23,11 +23,6 @@ TEST_F(Gradient, OfALinearLayer) {
   // A second time: added to what is there. Without accumulation: written anew.
   Array twice_w = dw, twice_b = db;
   run(weights, {&dy, &x, &twice_w, &twice_b}, {&twice_w, &twice_b});
-  const auto expect_twice = [](const Array& twice, const Array& once) {
-    for (std::size_t i = 0; i < once.data.size(); ++i) {
-      EXPECT_NEAR(twice.data[i], 2 * once.data[i], 1e-9);
-    }
-  };
   expect_twice(twice_w, dw);
   expect_twice(twice_b, db);
   Gemm anew = weights;
