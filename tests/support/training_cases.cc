@@ -47,7 +47,8 @@ const std::vector<double>& losses_of_one_rank(const TrainingCase& one) {
       model.name + (model.qk_norm ? "qk" : "") + std::to_string(one.layers) + "of" +
       std::to_string(model.experts) + (one.plan.clip_gradients ? "" : "free") +
       std::to_string(one.plan.document_length) + (one.plan.fused_qkv ? "" : "heads") +
-      (one.plan.fused_gate_up ? "" : "branches") + (one.plan.dropout ? "dropout" : "");
+      (one.plan.fused_gate_up ? "" : "branches") + (one.plan.dropout ? "dropout" : "") +
+      std::to_string(one.plan.capacity_factor);
   auto& losses = known[key];
   if (losses.empty()) {
     Plan plan = executable_plan(one.plan.sequence_length, one.plan.global_batch);
