@@ -233,6 +233,8 @@ void add_time(CLI::App& app, Arguments& arguments) {
   command->add_option("--kv-heads", time.kv_heads, "attention: key-value heads");
   command->add_option("--sequence", time.sequence, "attention: tokens of a sequence");
   command->add_option("--head-dim", time.head_dim, "attention: width of a head");
+  command->add_option("--value-dim", time.value_dim,
+                      "attention: that of a head's values, if it is another");
   command->add_flag("--causal", time.causal, "attention: half of the scores are masked");
   command->add_flag("--flows", time.flows, "COLLECTIVE: also play its messages over the topology");
   command->add_flag("--backward", time.backward, "attention: the gradient");

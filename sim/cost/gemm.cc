@@ -21,9 +21,9 @@
 // are as many tiles more. Where each is a kernel of its own, issued over several streams
 // (TransformerEngine, transformer_engine/common/gemm/cublaslt_gemm.cu: multi_stream_cublas_gemm),
 // their tiles fill the same waves, but tiles and split are what the library takes for one of them,
-// so small that it fills the device alone. Of MooreThreads/SimuMax's 68 rows of these on a B200,
-// which nothing here is fitted to but the host's pace (issue_time in cost.h), the mean error is
-// 12 %, bias -10 % (in one kernel: 17 %, -16 %); of five on an A100 PCIe 12 %, +12 % (4 %, 0).
+// so small that it fills the device alone, and each pays a kernel's start: with 2 to 3 us the mean
+// error of MooreThreads/SimuMax's 68 rows of these on a B200 is least, to which nothing here is
+// fitted but the host's pace (issue_time in cost.h).
 //
 // The candidate with the smallest time wins, as in a library's heuristic. Each candidate's time is
 // non-decreasing in m, n, k and batch, and a larger product never has more candidates; so is the
@@ -161,7 +161,10 @@ Choice choose(const Gemm& gemm, const Device& device, const Room& room) {
   Gemm alone = gemm;
   alone.batch = 1;
   const Choice one = Pricing(alone, device, room).best();
-  return pricing.price(one.tile, one.split);
+  Choice all = pricing.price(one.tile, one.split);
+  all.rest += device.kernel_start.value * static_cast<double>(gemm.batch - 1);
+  all.time += device.kernel_start.value * static_cast<double>(gemm.batch - 1);
+  return all;
 }
 
 // Of what keeps the matrix units busy for `sustained` in training: its time on a rested device. Its

@@ -48,6 +48,7 @@ std::vector<Given> given_flags(const TimeArguments& a) {
           {"--kv-heads", a.kv_heads.has_value(), "a"},
           {"--sequence", a.sequence.has_value(), "a"},
           {"--head-dim", a.head_dim.has_value(), "a"},
+          {"--value-dim", a.value_dim.has_value(), "a"},
           {"--causal", a.causal, "a"},
           {"--backward", a.backward, "a"},
           {"--size", !a.size.empty(), "c"},
@@ -141,6 +142,8 @@ Attention attention_of(const TimeArguments& a) {
   attention.queries = size_of("--sequence", a.sequence, {}, kSize);
   attention.keys = attention.queries;
   attention.head_dim = size_of("--head-dim", a.head_dim, {}, {1, 1 << 16});
+  attention.value_dim = size_of("--value-dim", a.value_dim, attention.head_dim, {1, 1 << 16});
+  if (attention.value_dim == attention.head_dim) attention.value_dim = 0;
   attention.causal = a.causal;
   attention.dtype = dtype_of("--dtype", a.dtype, Dtype::kBf16);
   if (attention.heads % attention.kv_heads != 0) {
@@ -148,7 +151,8 @@ Attention attention_of(const TimeArguments& a) {
                                           attention.heads, attention.kv_heads));
   }
   const double elements = static_cast<double>(attention.batch * attention.heads) *
-                          static_cast<double>(attention.queries * attention.head_dim);
+                          static_cast<double>(attention.queries *
+                                              std::max(attention.head_dim, attention.value_dim));
   if (elements > kElementsMax) {
     throw Error("time", "the queries are larger than any memory; give smaller sizes");
   }

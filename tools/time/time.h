@@ -35,7 +35,7 @@ struct TimeArguments {
   std::optional<std::int64_t> m, n, k, batch;
   std::string role, dtype, output;
   bool accumulate = false;
-  std::optional<std::int64_t> heads, kv_heads, sequence, head_dim;
+  std::optional<std::int64_t> heads, kv_heads, sequence, head_dim, value_dim;
   bool causal = false, backward = false;
   std::string size, from, to;            // "1 GB"; without any: 8 B to 8 GiB
   std::optional<std::int64_t> ranks;     // the first ones; without: all devices of the cluster

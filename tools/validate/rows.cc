@@ -192,13 +192,11 @@ void read_figure_sizes(TimeArguments& a, std::vector<std::string>& assumed) {
   }
 }
 
-std::optional<std::int64_t> head_dim_of(const Json& row, std::vector<std::string>& assumed) {
-  if (const auto one = count_of(holder_of(row, "head_dim"), "head_dim")) return one;
-  const auto qk = count_of(holder_of(row, "qk_head_dim"), "qk_head_dim");
-  const auto v = count_of(holder_of(row, "v_head_dim"), "v_head_dim");
-  if (!qk || !v || *qk == *v) return qk;
-  assumed.push_back(fmt::format("head_dim (the mean of {} and {})", *qk, *v));
-  return (*qk + *v) / 2;
+void read_head_dims(const Json& row, TimeArguments& a) {
+  a.head_dim = count_of(holder_of(row, "head_dim"), "head_dim");
+  if (a.head_dim) return;
+  a.head_dim = count_of(holder_of(row, "qk_head_dim"), "qk_head_dim");
+  a.value_dim = count_of(holder_of(row, "v_head_dim"), "v_head_dim");
 }
 
 bool read_causal(const Json& row, std::vector<std::string>& assumed) {
@@ -207,10 +205,14 @@ bool read_causal(const Json& row, std::vector<std::string>& assumed) {
   return true;
 }
 
-// FLOPs as the source counts them: a causal kernel's as half, unless it says otherwise.
+// FLOPs as the source counts them: a causal kernel's as half, unless it says otherwise; backward's
+// as 2.5 times forward's, however wide the values.
 double counted_flops(const Json& row, const Op& op) {
+  Attention forward = std::get<Attention>(op);
   const bool whole = text_of(row, "flops_convention").starts_with("full attention counted");
-  return flops(op).value * (whole && std::get<Attention>(op).causal ? 2 : 1);
+  const double passes = forward.pass == Pass::kForward ? 1 : 2.5;
+  forward.pass = Pass::kForward;
+  return flops(Op(forward)).value * passes * (whole && forward.causal ? 2 : 1);
 }
 
 // The implementation that the row is of, made the usual one of `device`. Why not, if it is of one
@@ -244,7 +246,7 @@ Mapped map_attention(const Json& row, const Device& on) {
     return refused(std::move(why));
   }
   a.sequence = count_of(holder_of(row, "seq_len"), "seq_len");
-  a.head_dim = head_dim_of(row, mapped.assumed);
+  read_head_dims(row, a);
   if (!a.sequence || !a.head_dim) return refused("sequence and head dimension are not stated");
   a.batch = count_of(holder_of(row, "batch"), "batch");
   a.heads = count_of(holder_of(row, "head_num"), "head_num");

@@ -28,6 +28,9 @@ TEST(Gemm, TilesEachOfTheExpertsProductsAsIfAloneWhereItIsAKernelOfItsOwn) {
   EXPECT_EQ(gemm_fill(grouped, device).tile_rows, alone.tile_rows);
   EXPECT_EQ(gemm_fill(grouped, device).tile_columns, alone.tile_columns);
   EXPECT_DOUBLE_EQ(issue_time(grouped, device).value, 4 * 9e-6);
+  Device later = device;
+  later.kernel_start += microseconds(1);
+  EXPECT_NEAR(kernel_seconds(grouped, later) - kernel_seconds(grouped, device), 5e-6, 1e-12);
   grouped.grouped = false;  // unfused attention's are one batched kernel
   EXPECT_EQ(kernel_seconds(grouped, device), joint);
   EXPECT_EQ(issue_time(grouped, device), Seconds(0));

@@ -31,6 +31,10 @@ TEST(Time, ReadsTheOpFromItsArguments) {
   attention.causal = attention.backward = true;
   EXPECT_EQ(op_of(attention), Op(Attention{Pass::kBackward, 1, 32, 32, 8192, 8192, 128, true, false,
                                            Dtype::kBf16}));
+  attention.value_dim = 64;
+  EXPECT_EQ(std::get<Attention>(op_of(attention)).value_dim, 64);
+  attention.value_dim = 128;  // as wide as the keys: not a width of its own
+  EXPECT_EQ(std::get<Attention>(op_of(attention)).value_dim, 0);
 }
 
 // What it prints is what the simulator charges: the same functions.

@@ -153,11 +153,11 @@ TEST(Validate, TakesTheFlopsAsTheSourceCountsThem) {
       "flops_convention": "full attention counted, causal kernel"})");
   ASSERT_TRUE(row.covered) << row.reason;
   EXPECT_DOUBLE_EQ(*row.measured_seconds, 2.5 * 2 * 2 * 64 * 4096.0 * 4096 * (192 + 128) / 1500e12);
+  Attention kernel{Pass::kBackward, 2, 64, 8, 4096, 4096, 192, true, false, Dtype::kBf16};
+  kernel.value_dim = 128;
   EXPECT_DOUBLE_EQ(*row.predicted_seconds,
-                   seconds(Attention{Pass::kBackward, 2, 64, 8, 4096, 4096, 160, true, false,
-                                     Dtype::kBf16},
-                           device("b200")));
-  EXPECT_THAT(row.assumed, ElementsAre("head_dim (the mean of 192 and 128)", "causal"));
+                   seconds(kernel, device("b200")));
+  EXPECT_THAT(row.assumed, ElementsAre("kernel (the device's usual one)", "causal"));
 }
 
 // busbw = S / t * 2 (n - 1) / n, so t = S * 1.75 / busbw for 8 ranks.
