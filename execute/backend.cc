@@ -24,6 +24,7 @@ bool all_known(const Update& u) { return known(u.weight) && known(u.gradient) &&
 bool all_known(const Route& r) { return known(r.dtype); }
 bool all_known(const Permute& p) { return known(p.dtype); }
 bool all_known(const Regroup& r) { return known(r.dtype); }
+bool all_known(const OwnSlots&) { return true; }
 bool all_known(const LatentKeys& l) { return known(l.dtype); }
 
 // The scores of `heads` heads of this rank, whose heads are those after the lower ranks', in
@@ -113,6 +114,11 @@ std::string unsupported(const Op& op) {
   const auto* route = std::get_if<Route>(&op);
   if (route != nullptr &&
       route->capacity > std::numeric_limits<std::int32_t>::max() / route->experts) {
+    return "more slots than 32 bits number";
+  }
+  const auto* own = std::get_if<OwnSlots>(&op);
+  if (own != nullptr && own->experts * own->capacity * own->ranks >
+                            std::numeric_limits<std::int32_t>::max()) {
     return "more slots than 32 bits number";
   }
   const auto* keys = std::get_if<LatentKeys>(&op);

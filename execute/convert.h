@@ -20,7 +20,7 @@ constexpr std::uint16_t round_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// REQUIRES: dtype is kFp32 or kBf16.
+// REQUIRES: dtype is kFp32 or kBf16; or kInt32, whose bits can be moved so but not added up.
 void to_float(const void* in, Dtype dtype, std::int64_t elements, float* out);
 void from_float(const float* in, std::int64_t elements, void* out, Dtype dtype);
 

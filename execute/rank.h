@@ -49,10 +49,10 @@ class Rank : private BoundJob {
   const Group& group(const Transfer& transfer);
   std::span<float> pack(std::span<const Stretch> stretches, std::vector<float>& buffer);
   static void unpack(std::span<const float> values, std::span<const Stretch> stretches);
-  void all_reduce(const Transfer& transfer, const Group& members);
+  void all_reduce(const Transfer& transfer, const Group& members, Stream stream);
   void shift(const Transfer& transfer, const Group& members, Stream stream);
-  void all_to_all(const Transfer& transfer, const Group& members);
-  void count_sent(const Transfer& transfer, std::span<const Stretch> stretches);
+  void all_to_all(const Transfer& transfer, const Group& members, Stream stream);
+  void count_sent(const Transfer& transfer, Stream stream, std::span<const Stretch> stretches);
 
   const ExecuteOptions& options_;
   const Corpus& corpus_;

@@ -63,18 +63,19 @@ void Rank::unpack(std::span<const float> values, std::span<const Stretch> stretc
 }
 
 // What was moved, not what the Job says: the two are compared by whoever reads the result.
-void Rank::count_sent(const Transfer& transfer, std::span<const Stretch> stretches) {
+void Rank::count_sent(const Transfer& transfer, Stream stream,
+                      std::span<const Stretch> stretches) {
   Transfer moved = transfer;
   moved.bytes = {};
   for (const Stretch& stretch : stretches) moved.bytes += Bytes(stretch.bytes());
-  result_run_.sent[static_cast<std::size_t>(charged_axis(transfer))] +=
+  result_run_.sent[static_cast<std::size_t>(charged_axis(stream, transfer))] +=
       sent_bytes(moved, job_.mesh);
 }
 
 // Numbers travel and are added up as floats, whatever they are stored as; they count as stored.
-void Rank::all_reduce(const Transfer& transfer, const Group& members) {
+void Rank::all_reduce(const Transfer& transfer, const Group& members, Stream stream) {
   const std::vector<Stretch>& all = carried_.out;
-  count_sent(transfer, all);
+  count_sent(transfer, stream, all);
   if (all.size() == 1 && all[0].data != nullptr && all[0].dtype == Dtype::kFp32) {
     transport_.all_reduce(
         members, {reinterpret_cast<float*>(all[0].data), static_cast<std::size_t>(all[0].elements)},
@@ -89,7 +90,7 @@ void Rank::all_reduce(const Transfer& transfer, const Group& members) {
 // All members at once: nobody's send waits for its receive.
 void Rank::shift(const Transfer& transfer, const Group& members, Stream stream) {
   const std::size_t n = members.members.size(), me = members.index;
-  count_sent(transfer, carried_.out);
+  count_sent(transfer, stream, carried_.out);
   for (const Stretch& one : carried_.in) {
     transport_.send(members.members[(me + 1) % n], stream, bytes_of(one));
   }
@@ -99,8 +100,8 @@ void Rank::shift(const Transfer& transfer, const Group& members, Stream stream) 
 }
 
 // Tensor by tensor, as they are stored.
-void Rank::all_to_all(const Transfer& transfer, const Group& members) {
-  count_sent(transfer, carried_.in);
+void Rank::all_to_all(const Transfer& transfer, const Group& members, Stream stream) {
+  count_sent(transfer, stream, carried_.in);
   STEPCAST_CHECK(carried_.in.size() == carried_.out.size(), "each tensor has one it becomes");
   for (std::size_t i = 0; i < carried_.in.size(); ++i) {
     const Stretch &in = carried_.in[i], &out = carried_.out[i];
@@ -117,14 +118,14 @@ void Rank::collective(const Body& body, const Collective& collective) {
   const Group& members = group(transfer);
   carried(transfer, reads, writes, members.members.size(), carried_);
   if (transfer.kind == TransferKind::kAllReduce) {
-    all_reduce(transfer, members);
+    all_reduce(transfer, members, collective.stream);
   } else if (transfer.kind == TransferKind::kSendReceive) {
     shift(transfer, members, collective.stream);
   } else if (transfer.kind == TransferKind::kAllToAll) {
-    all_to_all(transfer, members);
+    all_to_all(transfer, members, collective.stream);
   } else {
     const bool scatters = transfer.kind == TransferKind::kReduceScatter;
-    count_sent(transfer, scatters ? carried_.in : carried_.out);
+    count_sent(transfer, collective.stream, scatters ? carried_.in : carried_.out);
     const std::span<float> from = pack(carried_.in, packed_);
     result_.resize(static_cast<std::size_t>(total(carried_.out)));
     if (scatters) {
@@ -134,7 +135,7 @@ void Rank::collective(const Body& body, const Collective& collective) {
     }
     unpack(result_, carried_.out);
   }
-  part_ = part_of(charged_axis(transfer));
+  part_ = part_of(charged_axis(collective.stream, transfer));
 }
 
 }  // namespace stepcast

@@ -310,6 +310,8 @@ void Backward::rule(const Node& node, const Permute& op) {
   if (op.weighted) give(node, weights, dw);
 }
 
+void Backward::rule(const Node&, const OwnSlots&) {}  // which rows go where has no gradient
+
 void Backward::rule(const Node& node, const Regroup& op) {
   const ValueId dx = contribution(node.in[0]);
   Regroup backward = op;

@@ -48,7 +48,24 @@ Shape whole_input(const Block& head, const Plan& plan) {
   return whole;
 }
 
-// Scores and the head's gathered input take turns in one buffer.
+// The tokens that the ranks of a layer's experts gather; rank 0 if they gather none.
+Shape gathered_tokens(const Network& network) {
+  Shape shape;
+  bool gathers = false;
+  for (const Block& block : network.kinds) {
+    for (const Node& node : block.nodes) {
+      const auto* op = std::get_if<Op>(&node.work);
+      if (op == nullptr) continue;
+      gathers = gathers || std::holds_alternative<OwnSlots>(*op);
+      const auto* permute = std::get_if<Permute>(op);
+      if (permute == nullptr || permute->part != PermutePart::kPermute) continue;
+      shape = block.values[static_cast<std::size_t>(node.in[0])].shape;
+    }
+  }
+  return gathers ? shape : Shape{};
+}
+
+// Scores and what is gathered for the head and the experts take turns in one buffer.
 Shape shared_buffer(const Network& network, const Plan& plan, bool head) {
   Shape shape;
   if (plan.score_buffer) {
@@ -57,10 +74,15 @@ Shape shared_buffer(const Network& network, const Plan& plan, bool head) {
       shape = made_by_product(block, NodeUse::kScores);
     }
   }
-  if (!plan.gather_buffer || !head || plan.tensor == 1 || !plan.sequence_parallel) return shape;
-  const Shape gathered = whole_input(last_block(network), plan);
-  const bool larger = shape.rank == 0 || gathered.elements() > shape.elements();
-  return larger ? gathered : shape;
+  if (!plan.gather_buffer) return shape;
+  const auto take = [&](const Shape& gathered) {
+    if (gathered.rank > 0 && gathered.elements() > shape.elements()) shape = gathered;
+  };
+  take(gathered_tokens(network));
+  if (head && plan.tensor > 1 && plan.sequence_parallel) {
+    take(whole_input(last_block(network), plan));
+  }
+  return shape;
 }
 
 class Buffers {

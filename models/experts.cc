@@ -88,9 +88,74 @@ ValueId TransformerWriter::experts(ValueId x, ValueId weights) {
                  cut ? Cut::kColumns : Cut::kWhole, {});
 }
 
+// Each row to the rank of its expert, and back.
+ValueId TransformerWriter::sent(ValueId x, ValueId weights, ValueId places) {
+  const std::int64_t slots = model_.experts * expert_capacity(model_, plan_);
+  const ValueId rows = act("experts.sent", {slots, hidden_});
+  const ValueId row_weights = block_.activation("experts.weights", {slots, 1}, Dtype::kFp32);
+  Permute permute{PermutePart::kPermute, rows_, model_.experts_per_token, slots, hidden_,
+                  plan_.compute, true};
+  block_.add("experts.permute", permute, {x, places, weights}, {rows, row_weights}, kModuleMlp);
+  const ValueId here = send_to_experts("experts.tokens", rows, hidden_);
+  const ValueId here_weights = send_to_experts("experts.weights", row_weights, 1);
+  const ValueId back = send_back(experts(here, here_weights));
+  permute.part = PermutePart::kUnpermute;
+  permute.weighted = false;
+  const ValueId y = act("experts.out", {rows_, hidden_});
+  block_.add("experts.unpermute", permute, {back, places}, {y}, kModuleMlp);
+  return y;
+}
+
+// The ranks that have a layer's experts between them, or parts of them.
+AxisSet TransformerWriter::mixture_axes() const {
+  const AxisSet axes = plan_.expert_axes();
+  return plan_.expert_tensor > 1 ? axes | AxisSet(Axis::kTensor) : axes;
+}
+
+ValueId TransformerWriter::gather_from_ranks(std::string_view name, ValueId x) {
+  Value value = block_.values[static_cast<std::size_t>(x)];
+  value.name = name;
+  value.shape.sizes[0] *= plan_.expert * plan_.expert_tensor;
+  block_.values.push_back(value);
+  const auto all = static_cast<ValueId>(block_.values.size()) - 1;
+  block_.exchange(name, ExchangeKind::kAllGather, {x}, {all}, kModuleMlp);
+  std::get<Exchange>(block_.nodes.back().work).axes = mixture_axes();
+  return all;
+}
+
+// All tokens to all ranks, of which each takes the rows of its own experts (Megatron-Core's
+// allgather dispatcher, MoEAllGatherTokenDispatcher in the same file). Ranks that cut an expert
+// have parts of a sum, so one reduce-scatter ends both.
+ValueId TransformerWriter::gathered(ValueId x, ValueId weights, ValueId places) {
+  const std::int64_t ranks = plan_.expert * plan_.expert_tensor;
+  const std::int64_t own = model_.experts / plan_.expert, chosen = model_.experts_per_token;
+  const OwnSlots choose{rows_ * ranks, chosen, own, expert_capacity(model_, plan_), ranks};
+  const std::int64_t slots = own * ranks * choose.capacity;
+  const ValueId all = gather_from_ranks("experts.tokens.gather", x);
+  const ValueId all_weights = gather_from_ranks("experts.weights.gather", weights);
+  const ValueId all_places = gather_from_ranks("experts.slots.gather", places);
+  const ValueId mine =
+      block_.activation("experts.slots", {choose.rows, chosen}, Dtype::kInt32);
+  block_.add("experts.choice", choose, {all_places}, {mine}, kModuleMlp);
+
+  const ValueId here = act("experts.rows", {slots, hidden_});
+  const ValueId here_weights = block_.activation("experts.weights", {slots, 1}, Dtype::kFp32);
+  Permute permute{PermutePart::kPermute, choose.rows, chosen, slots, hidden_, plan_.compute, true};
+  block_.add("experts.permute", permute, {all, mine, all_weights}, {here, here_weights},
+             kModuleMlp);
+  const ValueId made = experts(here, here_weights);
+  permute.part = PermutePart::kUnpermute;
+  permute.weighted = false;
+  const ValueId sums = act("experts.sums", {choose.rows, hidden_});
+  block_.add("experts.unpermute", permute, {made, mine}, {sums}, kModuleMlp);
+  const ValueId y = act("experts.out", {rows_, hidden_});
+  block_.exchange("experts.reduce", ExchangeKind::kReduceScatter, {sums}, {y}, kModuleMlp);
+  std::get<Exchange>(block_.nodes.back().work).axes = mixture_axes();
+  return y;
+}
+
 ValueId TransformerWriter::mixture(ValueId x) {
   const std::int64_t count = model_.experts, chosen = model_.experts_per_token;
-  const std::int64_t capacity = expert_capacity(model_, plan_), slots = count * capacity;
   const ValueId router = weight("router.weight", {count, hidden_}, scattered_);
   const ValueId logits = act("router.logits", {rows_, count});
   const Gemm product{rows_,         count,         hidden_, 1,    GemmRole::kForward,
@@ -98,20 +163,13 @@ ValueId TransformerWriter::mixture(ValueId x) {
   block_.add("router", product, {x, router}, {logits}, kModuleMlp);
   const ValueId weights = block_.activation("router.weights", {rows_, chosen}, Dtype::kFp32);
   const ValueId places = block_.activation("router.slots", {rows_, chosen}, Dtype::kInt32);
-  const Route route{Pass::kForward, rows_, count, chosen, capacity, plan_.compute};
+  const Route route{Pass::kForward,               rows_,         count, chosen,
+                    expert_capacity(model_, plan_), plan_.compute};
   block_.add("router.choice", route, {logits}, {weights, places}, kModuleMlp);
 
-  const ValueId sent = act("experts.sent", {slots, hidden_});
-  const ValueId sent_weights = block_.activation("experts.weights", {slots, 1}, Dtype::kFp32);
-  Permute permute{PermutePart::kPermute, rows_, chosen, slots, hidden_, plan_.compute, true};
-  block_.add("experts.permute", permute, {x, places, weights}, {sent, sent_weights}, kModuleMlp);
-  const ValueId here = send_to_experts("experts.tokens", sent, hidden_);
-  const ValueId here_weights = send_to_experts("experts.weights", sent_weights, 1);
-  const ValueId back = send_back(experts(here, here_weights));
-  permute.part = PermutePart::kUnpermute;
-  permute.weighted = false;
-  const ValueId y = act("experts.out", {rows_, hidden_});
-  block_.add("experts.unpermute", permute, {back, places}, {y}, kModuleMlp);
+  const bool gathers = plan_.expert_exchange == ExpertExchange::kAllGather &&
+                       plan_.expert * plan_.expert_tensor > 1;
+  const ValueId y = gathers ? gathered(x, weights, places) : sent(x, weights, places);
   if (model_.shared_ffn == 0) return y;
   const ValueId shared = mlp("shared.", x, model_.shared_ffn);
   const ValueId sum = act("experts.sum", {rows_, hidden_});

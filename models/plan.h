@@ -32,6 +32,12 @@ enum class ContextExchange : std::uint8_t {
   kAllGather,  // gathered before attention, their gradients reduced and scattered behind it
                // (Llama 3, section 3.3.2; Transformer Engine's all_gather)
 };
+// How tokens reach the ranks of their experts.
+enum class ExpertExchange : std::uint8_t {
+  kAllToAll,   // each row to the rank of its expert, and back
+  kAllGather,  // all ranks of the experts gather all their tokens, of which each takes those of its
+               // own experts; what they make of them is summed and scattered
+};
 enum class Recompute : std::uint8_t {
   kNone,
   kFull,       // keep each layer's input, run its forward again (every = 1), or each k layers';
@@ -129,6 +135,7 @@ struct Plan {
   std::int64_t expert = 1;             // ranks that share a layer's experts: all tensor ranks (if
                                        // expert_tensor is 1) x all context ranks x some data ranks
   std::int64_t expert_tensor = 1;      // 1, or tensor: each expert is cut over the tensor ranks
+  ExpertExchange expert_exchange = ExpertExchange::kAllToAll;
   double capacity_factor = 1;          // an expert takes up to this times a rank's tokens x k / E
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
   std::int64_t pipeline = 1;

@@ -32,6 +32,8 @@ const std::vector<std::pair<std::string, StageLayout>> kLayouts = {
     {"even", StageLayout::kEven}, {"balanced", StageLayout::kBalanced}};
 const std::vector<std::pair<std::string, ContextExchange>> kContextExchanges = {
     {"ring", ContextExchange::kRing}, {"all_gather", ContextExchange::kAllGather}};
+const std::vector<std::pair<std::string, ExpertExchange>> kExpertExchanges = {
+    {"all_to_all", ExpertExchange::kAllToAll}, {"all_gather", ExpertExchange::kAllGather}};
 const std::vector<std::pair<std::string, Recompute>> kRecomputes = {
     {"none", Recompute::kNone},
     {"full", Recompute::kFull},
@@ -171,6 +173,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
   plan.context_exchange = object.word("context_exchange", plan.context_exchange, kContextExchanges);
   plan.expert = object.integer("expert", 1, kDegree);
   plan.expert_tensor = object.integer("expert_tensor", 1, kDegree);
+  plan.expert_exchange = object.word("expert_exchange", plan.expert_exchange, kExpertExchanges);
   plan.pipeline = object.integer("pipeline", 1, kDegree);
   plan.virtual_stages = object.integer("virtual_stages", 1, {1, 10'000});
   plan.schedule = object.word(
@@ -288,7 +291,7 @@ void read_filled(const Object& what_if, Plan& plan) {
 
 // How kernels are launched is no matter of the plan.
 void read_host(const Object& object, Plan& plan) {
-  for (const char* of_device : {"launch", "pass", "graphs"}) object.touch(of_device);
+  for (const char* of_device : {"launch", "pass", "route", "graphs"}) object.touch(of_device);
   plan.p2p_sync = object.boolean("p2p_sync", plan.p2p_sync);
   plan.pass_sync = object.boolean("pass_sync", plan.pass_sync);
   plan.optimizer_sync = object.boolean("optimizer_sync", plan.optimizer_sync);
@@ -323,6 +326,7 @@ Json write_parallel(const Plan& plan) {
   json["context_exchange"] = word_of(plan.context_exchange, kContextExchanges);
   json["expert"] = plan.expert;
   json["expert_tensor"] = plan.expert_tensor;
+  json["expert_exchange"] = word_of(plan.expert_exchange, kExpertExchanges);
   json["pipeline"] = plan.pipeline;
   json["virtual_stages"] = plan.virtual_stages;
   json["data"] = plan.data;

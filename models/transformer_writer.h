@@ -106,6 +106,10 @@ class TransformerWriter {
   // experts.cc: of tokens (rows_, h), which go to ranks and come back; and what all tokens take.
   ValueId mixture(ValueId x);
   ValueId experts(ValueId x, ValueId weights);
+  ValueId sent(ValueId x, ValueId weights, ValueId places);
+  ValueId gathered(ValueId x, ValueId weights, ValueId places);
+  AxisSet mixture_axes() const;
+  ValueId gather_from_ranks(std::string_view name, ValueId x);
   ValueId send_to_experts(std::string_view name, ValueId x, std::int64_t columns);
   ValueId send_back(ValueId y);
   ValueId regroup(std::string_view name, ValueId x, std::int64_t outer, std::int64_t inner);

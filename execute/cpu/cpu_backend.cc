@@ -25,6 +25,7 @@ void compute(const Work& work, Scratch<Real>& scratch) {
       [&](const Route& op) { run<Real>(op, work, scratch); },
       [&](const Permute& op) { run<Real>(op, work, scratch); },
       [&](const Regroup& op) { run<Real>(op, work); },
+      [&](const OwnSlots& op) { run(op, work); },
       [&](const LatentKeys& op) { run<Real>(op, work, scratch); });
 }
 

@@ -192,6 +192,19 @@ void run(const Regroup& op, const Work& work) {
   }
 }
 
+void run(const OwnSlots& op, const Work& work) {
+  const std::int32_t* slots = slots_of(work.reads[0]);
+  auto* own = static_cast<std::int32_t*>(work.writes[0].data);
+  const std::int64_t first = work.place.expert_rank * op.experts;
+  const std::int64_t each = op.rows / op.ranks * op.chosen;  // choices of one rank
+  for (std::int64_t i = 0; i < op.rows * op.chosen; ++i) {
+    const std::int64_t expert = slots[i] < 0 ? -1 : slots[i] / op.capacity - first;
+    const bool here = expert >= 0 && expert < op.experts;
+    const std::int64_t of_rank = (expert * op.ranks + i / each) * op.capacity;
+    own[i] = here ? static_cast<std::int32_t>(of_rank + slots[i] % op.capacity) : -1;
+  }
+}
+
 template <class Real>
 void run_weighted(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
   if (is_activation_gradient(op.kind)) weight_gradient<Real>(op, work, scratch);

@@ -46,6 +46,7 @@ template <class Real>
 void run(const Permute& op, const Work& work, Scratch<Real>& scratch);
 template <class Real>
 void run(const Regroup& op, const Work& work);
+void run(const OwnSlots& op, const Work& work);
 template <class Real>
 void run(const LatentKeys& op, const Work& work, Scratch<Real>& scratch);
 // REQUIRES: op.weighted.

@@ -34,7 +34,7 @@ std::string cuda_unsupported(const Job& job) {
   };
   const auto of_experts = [](const Op& op) {
     return std::holds_alternative<Route>(op) || std::holds_alternative<Permute>(op) ||
-           std::holds_alternative<Regroup>(op);
+           std::holds_alternative<Regroup>(op) || std::holds_alternative<OwnSlots>(op);
   };
   if (std::any_of(job.ops.begin(), job.ops.end(), of_experts)) {
     return "experts are not carried out on GPUs yet; say --device cpu";

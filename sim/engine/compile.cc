@@ -76,6 +76,7 @@ class Compiler {
     code_.host[kIssued] = prices.issue;
     code_.host[kFilled] = prices.fill.value_or(prices.issue);
     code_.host[kGrouped] = prices.issue + prices.groups;
+    code_.host[kRouted] = prices.issue + prices.route;
     code_.graph = prices.graph;
     code_.one_stream = prices.one_stream;
     for (int s = 0; s < kStreams; ++s) {
@@ -258,7 +259,7 @@ class Compiler {
     Micro& micro = code_.micros.emplace_back();
     micro.kind = kind;
     micro.stream = stream_register(stream);
-    micro.instruction = static_cast<std::uint32_t>(instruction_) & 0x3fffffffu;
+    micro.instruction = static_cast<std::uint32_t>(instruction_) & 0x1fffffffu;
     return micro;
   }
 
@@ -302,15 +303,17 @@ class Compiler {
     return op != nullptr && op->kind == PointwiseKind::kFill && compute.phase != Phase::kOptimizer;
   }
 
-  bool is_grouped(const Compute& compute) const {
-    const auto* op = std::get_if<Gemm>(&job_.ops[static_cast<std::size_t>(compute.op)]);
-    return op != nullptr && op->grouped;
+  HostTime host_time(const Compute& compute) const {
+    if (fills(compute)) return kFilled;
+    const Op& op = job_.ops[static_cast<std::size_t>(compute.op)];
+    if (std::holds_alternative<Route>(op)) return kRouted;
+    const auto* gemm = std::get_if<Gemm>(&op);
+    return gemm != nullptr && gemm->grouped ? kGrouped : kIssued;
   }
 
   void add(const Compute& compute) {
     Micro& micro = emit(MicroKind::kCompute, Stream::kCompute);
-    if (fills(compute)) micro.host = kFilled;
-    if (is_grouped(compute)) micro.host = kGrouped;
+    micro.host = host_time(compute) & 7u;
     micro.part = part_of(compute.phase);
     micro.other = compute.op;
     const auto op = static_cast<std::size_t>(compute.op);
@@ -328,7 +331,7 @@ class Compiler {
     const Transfer& what = transfer(collective.transfer);
     const std::int32_t with = meeting(what);
     Micro& micro = emit(with < 0 ? MicroKind::kLocal : MicroKind::kMeet, collective.stream);
-    micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(what));
+    micro.part = what.axes.empty() ? Part::kOther : part_of(charged_axis(collective.stream, what));
     // What all stages meet for is waiting for the last one's cool-down.
     if (code_.one_stream && micro.part == Part::kPipeline) micro.part = Part::kBubble;
     micro.other = with;

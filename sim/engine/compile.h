@@ -44,8 +44,9 @@ enum HostTime : std::uint8_t {
   kFilled,       // the fill of a new tensor: part of another kernel's call
   kWithAnother,  // a further piece: in no time more than the first one
   kGrouped,      // the products of a rank's experts, each a kernel of its own
+  kRouted,       // a router, and what goes with it
 };
-inline constexpr std::size_t kHostTimes = 4;
+inline constexpr std::size_t kHostTimes = 5;
 
 struct Micro {
   MicroKind kind = MicroKind::kEnd;
@@ -53,8 +54,8 @@ struct Micro {
   std::uint16_t stream = 0;        // register
   std::int32_t other = 0;
   std::int32_t detail = 0;
-  std::uint32_t instruction : 30 = 0;  // index into the body's code
-  std::uint32_t host : 2 = kIssued;    // HostTime
+  std::uint32_t instruction : 29 = 0;  // index into the body's code
+  std::uint32_t host : 3 = kIssued;    // HostTime
   Duration duration;
 };
 static_assert(sizeof(Micro) == 24);

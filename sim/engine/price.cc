@@ -257,6 +257,7 @@ Prices price(const Job& job, const Cluster& given) {
     prices.issue = rounded(cluster.device.launch, "a launch");
     prices.fill = rounded(std::min(cluster.device.launch, kFillLaunch), "a fill");
     prices.pass = rounded(cluster.device.pass, "the host's part of a pass");
+    prices.route = rounded(cluster.device.route, "the host's part of a router");
     for (const Op& op : job.ops) {
       prices.groups = std::max(prices.groups,
                                rounded(issue_time(op, cluster.device), "the launches of products"));

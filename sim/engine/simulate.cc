@@ -56,7 +56,8 @@ void check_length(const Job& job, const Prices& prices) {
       } else {
         continue;
       }
-      add(std::max(prices.issue + prices.groups, prices.fill.value_or(Duration())));
+      add(std::max(prices.issue + std::max(prices.groups, prices.route),
+                   prices.fill.value_or(Duration())));
     }
     of_body.push_back(sum);
   }

@@ -20,7 +20,8 @@ ByAxis sent_by_body(const Job& job, const Body& body) {
     if (const auto* send = std::get_if<Send>(&instruction)) add(send->transfer, Axis::kPipeline);
     if (const auto* collective = std::get_if<Collective>(&instruction)) {
       const Transfer& transfer = job.transfers[static_cast<std::size_t>(collective->transfer)];
-      if (!transfer.axes.empty()) add(collective->transfer, charged_axis(transfer));
+      if (transfer.axes.empty()) continue;
+      add(collective->transfer, charged_axis(collective->stream, transfer));
     }
   }
   return sent;

@@ -84,6 +84,8 @@ struct Device {
   Seconds launch;                         // host time to issue one kernel
   Seconds pass;                           // and, before its kernels, to begin one forward or
                                           // backward pass of a micro-batch
+  Seconds route;                          // and, beside a router's kernel in either of them, for
+                                          // all else that sends tokens to experts. Of the what-if
   // A step is one CUDA graph, launched whole: the host takes graph_launch for it, and nothing for
   // kernels and passes. Of the what-if; no file of a device says it.
   bool graphs = false;

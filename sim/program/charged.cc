@@ -3,8 +3,8 @@
 
 namespace stepcast {
 
-Axis charged_axis(const Transfer& transfer) {
-  if (transfer.kind == TransferKind::kAllToAll) return Axis::kExpert;
+Axis charged_axis(Stream stream, const Transfer& transfer) {
+  if (stream == Stream::kExpert || transfer.kind == TransferKind::kAllToAll) return Axis::kExpert;
   for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kReplica}) {
     if (transfer.axes.has(axis)) return axis;
   }

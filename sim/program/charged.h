@@ -5,11 +5,12 @@
 
 namespace stepcast {
 
-// Of a collective or message:
-//   all-to-all       expert, whatever axes the experts are spread over: only they exchange so
+// Of a collective on `stream`:
+//   expert stream    expert, whatever axes the experts are spread over: tokens on their way; so is
+//                    an all-to-all on any stream, as only they exchange so
 //   among the rest   pipeline if it is one of the axes (scalars of all ranks), else data, else
 //                    replica; expert ranks are data ranks but for the experts, so data; else the
 //                    last one left, context or tensor
-Axis charged_axis(const Transfer& transfer);
+Axis charged_axis(Stream stream, const Transfer& transfer);
 
 }  // namespace stepcast

@@ -142,6 +142,7 @@ double count_flops(const Permute& p) {
   return p.part == PermutePart::kPermute ? 0.0 : real(p.rows) * real(p.chosen) * real(p.columns);
 }
 double count_flops(const Regroup&) { return 0; }
+double count_flops(const OwnSlots&) { return 0; }
 double count_flops(const LatentKeys& l) {
   const double heads = l.pass == Pass::kForward ? 1.0 : real(l.heads);  // gradients are summed
   return real(l.rows) * real(l.rotated) * (3.0 + heads);
@@ -279,9 +280,11 @@ void count_traffic(const Route& r, ByteCount& sum) {
   sum.add({r.rows, r.chosen}, Dtype::kInt32);
 }
 
-// A row is read once for all its slots; slots are written, or read, whole.
+// A row is read once for all its slots, if it has any; slots are written, or read, whole.
 void count_traffic(const Permute& p, ByteCount& sum) {
-  sum.add({p.rows, p.columns}, p.dtype).add({p.slots, p.columns}, p.dtype);
+  const bool forth = p.part == PermutePart::kPermute;
+  sum.add({forth ? std::min(p.rows, p.slots) : p.rows, p.columns}, p.dtype);
+  sum.add({p.slots, p.columns}, p.dtype);
   sum.add({p.rows, p.chosen}, Dtype::kInt32);
   if (p.weighted) sum.add({p.rows, p.chosen}, kStatistics).add({p.slots}, kStatistics);
 }
@@ -294,6 +297,10 @@ void count_traffic(const LatentKeys& l, ByteCount& sum) {
 
 void count_traffic(const Regroup& r, ByteCount& sum) {
   sum.add({2, r.outer, r.inner, r.rows * r.columns}, r.dtype);
+}
+
+void count_traffic(const OwnSlots& o, ByteCount& sum) {
+  sum.add({2, o.rows, o.chosen}, Dtype::kInt32);
 }
 
 // ---- hash ------------------------------------------------------------------------------------
@@ -330,6 +337,9 @@ auto fields(const Permute& p) {
 }
 auto fields(const LatentKeys& l) {
   return std::tie(l.pass, l.rows, l.heads, l.own, l.rotated, l.values, l.dtype);
+}
+auto fields(const OwnSlots& o) {
+  return std::tie(o.rows, o.chosen, o.experts, o.capacity, o.ranks);
 }
 auto fields(const Regroup& r) {
   return std::tie(r.outer, r.inner, r.rows, r.columns, r.dtype);

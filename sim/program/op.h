@@ -305,6 +305,18 @@ struct Permute {
   bool operator==(const Permute&) const = default;
 };
 
+// Where tokens go that every rank of a group has gathered: of the slots that its ranks chose, the
+// tokens of one after the other, those of the experts that this rank has. There the `capacity`
+// slots of an expert for each rank's tokens follow each other, rank by rank. A choice of another
+// rank's expert has none: -1.
+//   slots (rows, chosen) int32 -> slots (rows, chosen) int32, below experts * ranks * capacity
+struct OwnSlots {
+  std::int64_t rows = 0, chosen = 0;
+  std::int64_t experts = 0, capacity = 0;  // of this rank; of one expert, for one rank's tokens
+  std::int64_t ranks = 1;                  // whose tokens they are; rows are a multiple of it
+  bool operator==(const OwnSlots&) const = default;
+};
+
 // Blocks of `rows` rows, `outer` times `inner` of them, change places: block (i, j) becomes (j, i).
 // So what came rank by rank stands expert by expert.
 //   x (outer inner rows, columns) -> y
@@ -315,7 +327,7 @@ struct Regroup {
 };
 
 using Op = std::variant<Gemm, Attention, Norm, Pointwise, Gather, Loss, Update, Route, Permute,
-                        Regroup, LatentKeys>;
+                        Regroup, LatentKeys, OwnSlots>;
 
 // FLOPs that the kernel performs (a causal Attention counts half of the score matrix).
 // Memory-bound kinds count a handful of operations an element.

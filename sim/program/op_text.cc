@@ -16,12 +16,15 @@
 //   pointwise swiglu 4096x1024 bf16 weighted
 //   route forward 4096x128 chosen=8 capacity=256 bf16
 //   permute permute 4096x2048 chosen=8 slots=32768 bf16 weighted
+//   own_slots 32768x8 experts=16 capacity=256 ranks=8
 //   regroup 8x16x256x2048 bf16
 //   latent_keys forward 4096 heads=16 own=128 rotated=64 values=128 bf16
 //
 // batch=1 and an output of the same dtype as the input are left out.
 
 #include "sim/program/op.h"
+
+#include <algorithm>
 #include "sim/program/text.h"
 
 namespace stepcast {
@@ -125,6 +128,11 @@ void print(std::string& out, const Permute& p) {
   append(out, "permute ", permute_name(p.part), ' ', p.rows, 'x', p.columns, " chosen=", p.chosen);
   append(out, " slots=", p.slots, ' ', dtype_name(p.dtype));
   if (p.weighted) append(out, " weighted");
+}
+
+void print(std::string& out, const OwnSlots& o) {
+  append(out, "own_slots ", o.rows, 'x', o.chosen, " experts=", o.experts);
+  append(out, " capacity=", o.capacity, " ranks=", o.ranks);
 }
 
 void print(std::string& out, const LatentKeys& l) {
@@ -264,6 +272,15 @@ Op read_permute(Tokens& in) {
   return p;
 }
 
+Op read_own_slots(Tokens& in) {
+  OwnSlots o;
+  in.sizes({&o.rows, &o.chosen});
+  o.experts = in.integer("experts=", 1, kSizeMax);
+  o.capacity = in.integer("capacity=", 1, kSizeMax / o.experts);
+  o.ranks = in.integer("ranks=", 1, std::min(o.rows, kSizeMax / (o.experts * o.capacity)));
+  return o;
+}
+
 Op read_latent_keys(Tokens& in) {
   LatentKeys l;
   l.pass = in.word(pass_name, 2);
@@ -294,9 +311,10 @@ Op read_op(Tokens& in) {
   if (in.take("route")) return read_route(in);
   if (in.take("permute")) return read_permute(in);
   if (in.take("regroup")) return read_regroup(in);
+  if (in.take("own_slots")) return read_own_slots(in);
   if (in.take("latent_keys")) return read_latent_keys(in);
-  in.fail("gemm, attention, norm, pointwise, gather, loss, update, route, permute, regroup or "
-          "latent_keys");
+  in.fail("gemm, attention, norm, pointwise, gather, loss, update, route, permute, own_slots, "
+          "regroup or latent_keys");
 }
 
 }  // namespace

@@ -227,6 +227,16 @@ TEST(Executable, SaysWhatIsInTheWay) {
     if (auto* route = std::get_if<Route>(&op)) route->capacity = std::int64_t{1} << 28;
   }
   EXPECT_NE(executable(experts).find("32 bits"), std::string::npos);
+
+  Plan gathered = plan_of_experts();
+  gathered.data = gathered.expert = 2;
+  gathered.expert_exchange = ExpertExchange::kAllGather;
+  Job slots = lowered(model_of_experts(), gathered);
+  EXPECT_EQ(executable(slots), "");
+  for (Transfer& transfer : slots.transfers) {
+    if (transfer.axes == AxisSet(Axis::kExpert)) transfer.kind = TransferKind::kAllReduce;
+  }
+  EXPECT_NE(executable(slots).find("adds up int32"), std::string::npos);
 }
 
 // The others do not wait for ever.

@@ -78,6 +78,26 @@ void add_experts(TrainingCases& cases) {
         "2_pipeline2" + state, deepseek,
         [&](Plan& p) { spread(p, 2, 2, zero), pipeline(p, 2, k1f1b); }, 3);
   }
+  const auto gathered = [](Plan& p) { p.expert_exchange = ExpertExchange::kAllGather; };
+  add("4_gathered_micro2", mixtral,
+      [&](Plan& p) { spread(p, 4, 4, 1), gathered(p), p.micro_batch = 2; });
+  add("2_gathered_data4", deepseek, [&](Plan& p) { spread(p, 2, 4), gathered(p); });
+  add("4_gathered_tensor2", mixtral,
+      [&](Plan& p) { spread(p, 4, 2, 1), tensor2(p, true), gathered(p); });
+  add("2_gathered_cut_over_tensor2", deepseek,
+      [&](Plan& p) { spread(p, 2, 2, 1), tensor2(p, false), gathered(p); });
+  add("all_gathered_cut_over_tensor2", gpt_of_experts,
+      [&](Plan& p) { tensor2(p, false), gathered(p); });
+  add("4_gathered_context2", mixtral,
+      [&](Plan& p) { spread(p, 4, 2, 1), p.context = 2, gathered(p), p.gather_buffer = true; });
+  add(
+      "2_gathered_pipeline2_full", deepseek,
+      [&](Plan& p) {
+        spread(p, 2, 2, 1), pipeline(p, 2, k1f1b), gathered(p), p.recompute = Recompute::kFull;
+      },
+      3);
+  add("2_gathered_in_a_loop", mixtral,
+      [&](Plan& p) { spread(p, 2, 2), gathered(p), p.scan_layers = true; });
   add("2_of_tensor_ranks_alone", gpt_of_experts,
       [&](Plan& p) { spread(p, 2, 1), tensor2(p, true), p.micro_batch = 2; });
   add("all_cut_over_tensor2", gpt_of_experts, [&](Plan& p) { tensor2(p, false); });

@@ -220,6 +220,7 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
         R"("precision": {"compute": "fp8", "scaling": "delayed", "fp8_weights": true})",
         R"("parallel": {"context": 4, "context_exchange": "all_gather"})",
+        R"("parallel": {"expert_exchange": "all_gather"})",
         R"("deterministic": true)", R"("scan_layers": true)", R"("filled": [])",
         R"("filled": ["softmax", "norm"])",
         R"("precision": {"gradient_copy": "fp32", "master": "none", "moments": "fp16"})",

@@ -101,10 +101,15 @@ class Graph {
                 t = std::llround(static_cast<double>(t) *
                                  prices_.slow[static_cast<std::size_t>(rank)]);
               }
-              const auto* op = std::get_if<Pointwise>(&job_.ops[static_cast<std::size_t>(c.op)]);
+              const Op& what = job_.ops[static_cast<std::size_t>(c.op)];
+              const auto* op = std::get_if<Pointwise>(&what);
+              const auto* gemm = std::get_if<Gemm>(&what);
               const bool fill = op != nullptr && op->kind == PointwiseKind::kFill;
-              issue(Stream::kCompute, Duration(t),
-                    fill && c.phase != Phase::kOptimizer ? prices_.fill : std::nullopt);
+              std::optional<Duration> host_time;
+              if (fill && c.phase != Phase::kOptimizer) host_time = prices_.fill;
+              if (std::holds_alternative<Route>(what)) host_time = prices_.issue + prices_.route;
+              if (gemm != nullptr && gemm->grouped) host_time = prices_.issue + prices_.groups;
+              issue(Stream::kCompute, Duration(t), host_time);
             },
             [&](const Collective& c) {
               const Transfer& t = job_.transfers[static_cast<std::size_t>(c.transfer)];

@@ -166,6 +166,11 @@ std::vector<Field> batch_and_parallel_fields() {
             "1: each expert is whole on its rank; tensor: it is cut over the tensor ranks.",
             "Smaller products, and an exchange between tensor ranks; Megatron-Core's default is "
             "tensor."),
+      word("parallel.expert_exchange", "all_to_all", "all_to_all all_gather",
+           "How tokens reach the ranks of their experts: each row to its expert's and back, or all "
+           "tokens to all of them, whose results are summed and scattered (Megatron-Core's "
+           "allgather dispatcher).",
+           "With few ranks, or many experts a token, gathering moves no more rows."),
       count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
             "Divides weights; costs a bubble, and activations of up to p micro-batches."),
       count("parallel.virtual_stages", "1", {1, 10'000},
@@ -388,9 +393,13 @@ std::vector<Field> memory_fields() {
             "Host time before each forward or backward pass of a chunk's micro-batch: schedule, "
             "batch, autograd's start.",
             "Many small passes (virtual stages) wait for the host."),
+      field(Form::kTime, "host.route", "\"0 us\"",
+            "Host time, forward and again backward, that a layer with experts takes besides its "
+            "kernels: router, counts, where each token goes.",
+            "Small models of experts wait for the host."),
       field(Form::kSwitch, "host.graphs", "false",
             "A step is captured once as a CUDA graph and launched whole (execute --cuda-graphs); "
-            "launch and pass then cost nothing.",
+            "launch, pass and route then cost nothing.",
             "Small kernels follow each other without a gap; the host must not wait inside."),
       field(Form::kObject, "allocator", "{}", "PyTorch's caching allocator."),
       field(Form::kSwitch, "allocator.expandable_segments", "false",

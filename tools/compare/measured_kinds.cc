@@ -93,6 +93,7 @@ KernelKind kind_of_op(const Op& op, Phase phase) {
       [](const Route&) { return KernelKind::kOther; },
       [](const Permute&) { return KernelKind::kPointwise; },
       [](const Regroup&) { return KernelKind::kPointwise; },
+      [](const OwnSlots&) { return KernelKind::kOther; },
       [](const LatentKeys&) { return KernelKind::kPointwise; });
 }
 

@@ -92,14 +92,6 @@ void refuse_experts(const Json& row, std::int64_t tensor) {
                             "yet",
                             cut, tensor));
   }
-  // transformer_config.py: moe_token_dispatcher_type is "allgather" unless told.
-  const std::string dispatcher = lower(text_of(flags, "moe-token-dispatcher-type"));
-  const bool gathers = dispatcher == "allgather" || (dispatcher.empty() && !flags.empty());
-  if (gathers && expert * tensor > 1) {
-    throw Error("software.extra.flags",
-                "tokens gathered from all ranks of the experts (Megatron-Core's allgather "
-                "dispatcher) are not covered yet");
-  }
 }
 
 void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
@@ -114,6 +106,11 @@ void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
   if (tensor > 1) {
     if (!stated) assumed.push_back(fmt::format("expert_tp ({})", cut));
     parallel["expert_tensor"] = cut;
+  }
+  // transformer_config.py: moe_token_dispatcher_type is "allgather" unless told.
+  const std::string dispatcher = lower(text_of(flags_of(row), "moe-token-dispatcher-type"));
+  if (dispatcher == "allgather" || (dispatcher.empty() && !flags_of(row).empty())) {
+    parallel["expert_exchange"] = "all_gather";
   }
   auto capacity = number_of(section_of(section_of(row, "model"), "extra"), "moe_capacity_factor");
   if (!capacity) capacity = number_of(flags_of(row), "moe-expert-capacity-factor");

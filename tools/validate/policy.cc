@@ -226,7 +226,9 @@ void ask_deterministic(const Json& row, const Framework* framework, const Device
 }
 
 // Sources: models/buffers.h. Transformer Engine's workspace follows the generation as PyTorch's
-// does: 32 MiB from Hopper on, 4 MiB before.
+// does: 32 MiB from Hopper on, 4 MiB before. Its products of experts run on four streams, each of
+// which has as much again (transformer_engine/pytorch/module/base.py, get_multi_stream_cublas_
+// workspace).
 Json buffers_question(const Json& row, bool engine, const Device& device) {
   Json buffers = Json::object();
   const Json& flags = flags_of(row);
@@ -242,7 +244,9 @@ Json buffers_question(const Json& row, bool engine, const Device& device) {
   }
   constexpr std::int64_t kHopper = std::int64_t{32} << 20;
   const bool hopper = device.blas_workspace && device.blas_workspace->count >= kHopper;
-  buffers["kernel_workspace"] = hopper ? "32 MiB" : "4 MiB";
+  const bool groups = stated_count(row, "model", "experts").value_or(1) > 1 &&
+                      (flags.empty() || switch_of(flags, "moe-grouped-gemm") == true);
+  buffers["kernel_workspace"] = fmt::format("{} MiB", (hopper ? 32 : 4) * (groups ? 5 : 1));
   if (switch_of(flags, "no-gradient-accumulation-fusion") == true) {
     buffers["weight_gradient_placeholders"] = false;
   }

@@ -50,6 +50,12 @@ void refuse_blocking_launches(const Json& row) {
   }
 }
 
+void refuse_optimizer(const Json& row) {
+  const std::string optimizer = text_of(flags_of(row), "optimizer");
+  if (optimizer.empty() || optimizer == "adam") return;
+  throw Error("software.extra.flags", fmt::format("the optimizer {} is not covered", optimizer));
+}
+
 void refuse_offload(const Json& row) {
   const auto refuse = [] { throw Error("offload", "offload to the host is not covered yet"); };
   const Json* offload = member(row, "offload");
@@ -266,7 +272,9 @@ Json sharding_question(const Json& row, const Degrees& degrees, std::int64_t per
     sharding["reshard_after_forward"] = false;
   }
   if (copies == 1) return sharding;
-  const auto group = shard_group_of(mode, per_node);
+  auto group = shard_group_of(mode, per_node);
+  const auto instances = count_of(flags, "num-distributed-optimizer-instances");
+  if (instances && *instances > 0 && data % *instances == 0) group = data / *instances;
   if (group && *group >= 1 && *group < data) sharding["shard_group"] = *group;
   if (mode.starts_with("FSDP+DP")) assumed.emplace_back("shard_group (all of data)");
   const std::string overlap =
@@ -424,6 +432,7 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   // should be the deepest.
   refuse_lora(row);
   refuse_blocking_launches(row);
+  refuse_optimizer(row);
   const std::int64_t tensor = stated_count(row, "parallel", "tp").value_or(1);
   if (tensor > kRanksMax) throw Error("parallel.tp", "too many ranks");
   Json model = model_question(row, shipped.models, assumed);
@@ -470,6 +479,10 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   const Json& recipe = section_of(section_of(section_of(row, "software"), "extra"), "recipe");
   const std::string graphs = text_of(recipe, "cuda_graph_impl");
   if (graphs == "local" || graphs == "full_iteration") what_if["host"]["launch"] = "0 us";
+  // Or of parts of a layer: what goes with a router.
+  const Json* scope = member(recipe, "cuda_graph_scope");
+  const bool routed = scope != nullptr && scope->dump().find("moe_router") != std::string::npos;
+  if (routed || what_if["host"].contains("launch")) what_if["host"]["route"] = "0 us";
   const Json& run = section_of(section_of(row, "software"), "extra");
   if (const auto scan = switch_of(run, "scan_layers")) what_if["scan_layers"] = *scan;
   const Json& extra = section_of(section_of(row, "model"), "extra");

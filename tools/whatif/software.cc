@@ -51,6 +51,8 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
   device.pass = host.seconds("pass", device.pass);
   if (!(device.pass >= Seconds(0))) host.fail("pass", "must not be negative");
+  device.route = host.seconds("route", device.route);
+  if (!(device.route >= Seconds(0))) host.fail("route", "must not be negative");
   if (host.boolean("graphs", false)) {
     use_graphs(profile == nullptr ? Probes() : profile->probes, device);
   }
@@ -84,6 +86,7 @@ Json write_software(const Device& device) {
               {"host",
                {{"launch", exact_seconds(device.launch)},
                 {"pass", exact_seconds(device.pass)},
+                {"route", exact_seconds(device.route)},
                 {"graphs", device.graphs}}}};
 }
 

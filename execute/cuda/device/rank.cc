@@ -232,6 +232,7 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
       [](const Route&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const Permute&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const Regroup&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
+      [](const OwnSlots&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const LatentKeys&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses it"); },
       [&](const auto& other) { stepcast::cuda::launch(other, work, launch()); });
   const auto* loss = std::get_if<Loss>(&op);
@@ -293,7 +294,8 @@ void DeviceRank::collective(const Body& body, const Collective& collective) {
   Transfer moved = transfer;
   moved.bytes = {};
   for (const Stretch& one : gathers ? carried_.in : carried_.out) moved.bytes += Bytes(one.bytes());
-  run_.sent[static_cast<std::size_t>(charged_axis(transfer))] += sent_bytes(moved, job_.mesh);
+  run_.sent[static_cast<std::size_t>(charged_axis(collective.stream, transfer))] +=
+      sent_bytes(moved, job_.mesh);
 }
 
 // The host waits for all of the rank's streams, and for nobody else's on the same device.

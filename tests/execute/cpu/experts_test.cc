@@ -109,6 +109,19 @@ TEST_F(Experts, RouterHasTheGradientOfItsWeights) {
   }
 }
 
+// Two ranks of two tokens, slots 3 an expert; this rank has experts 2 and 3. There its 12 slots are
+// expert 2's of the first rank's tokens, then of the second's, then expert 3's.
+TEST_F(Experts, TakeTheirOwnOfTheSlotsOfAllRanks) {
+  Array all = slots({4, 2}), own = slots({4, 2});
+  all.slots = {6, 0, 9, 7, 11, 6, -4, 8};
+  place_.expert_rank = 1;
+  run(OwnSlots{4, 2, 2, 3, 2}, {&all}, {&own});
+  EXPECT_EQ(own.slots, (std::vector<std::int32_t>{0, -1, 6, 1, 11, 3, -1, 5}));
+  place_.expert_rank = 0;
+  run(OwnSlots{4, 2, 2, 3, 2}, {&all}, {&own});
+  EXPECT_EQ(own.slots, (std::vector<std::int32_t>{-1, 0, -1, -1, -1, -1, -1, -1}));
+}
+
 // Each way's gradient is the other way; two slots a token at most, some of them dropped.
 TEST_F(Experts, TokensGoToTheirSlotsAndBack) {
   for (const bool weighted : {false, true}) {

@@ -154,6 +154,20 @@ TEST(Simulate, IssuesTheProductsOfExpertsOneByOne) {
   EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 6}, {Part::kOther, 47}}));
 }
 
+// The router's kernel is issued at 50 for what goes with it, what follows at 60; so it is backward.
+TEST(Simulate, WaitsForTheHostToRouteTokens) {
+  Text text;
+  const OpId router = text.op(3), other = text.op(3);
+  text.prices.issue = Duration(10);
+  text.prices.route = Duration(40);
+  text.program({{text.body(Phase::kForward, {kernel(router), kernel(other)}), 0, 0}});
+  EXPECT_EQ(simulate(text.job, text.prices).step, Duration(23));
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    text.job.ops[0] = Route{pass, 8, 4, 2, 4};
+    EXPECT_EQ(simulate(text.job, text.prices).step, Duration(63));
+  }
+}
+
 // A pass of two kernels of 3, each issued in 10, costs the host 50 before: its kernels begin at 60
 // and 70, those of the next one at 130 and 140. The update is no pass: issued at 150.
 TEST(Simulate, BeginsAPassWhenTheHostHasPreparedIt) {

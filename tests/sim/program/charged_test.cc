@@ -5,8 +5,9 @@
 namespace stepcast {
 namespace {
 
-Axis charged(AxisSet axes, TransferKind kind = TransferKind::kAllReduce) {
-  return charged_axis({kind, axes, false, Bytes(1)});
+Axis charged(AxisSet axes, TransferKind kind = TransferKind::kAllReduce,
+             Stream stream = Stream::kData) {
+  return charged_axis(stream, {kind, axes, false, Bytes(1)});
 }
 
 TEST(ChargedAxis, PutsScalarsOfAllRanksOnThePipelinesAccount) {
@@ -23,6 +24,7 @@ TEST(ChargedAxis, TakesExpertRanksForDataRanksUnlessTheyExchangeTokens) {
   for (const AxisSet axes :
        {AxisSet(Axis::kTensor), AxisSet(Axis::kExpert), Axis::kContext | Axis::kExpert}) {
     EXPECT_EQ(charged(axes, TransferKind::kAllToAll), Axis::kExpert);
+    EXPECT_EQ(charged(axes, TransferKind::kAllGather, Stream::kExpert), Axis::kExpert);
   }
 }
 

@@ -46,6 +46,7 @@ std::vector<Op> one_of_each() {
       Permute{PermutePart::kPermute, 4, 2, 24, 16, Dtype::kBf16, false},
       Permute{PermutePart::kUnpermute, 4, 2, 24, 16, Dtype::kFp32, true},
       Regroup{2, 3, 4, 16, Dtype::kBf16},
+      OwnSlots{8, 2, 3, 4, 2},
   };
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "sim/base/error.h"
+#include "tests/support/run_rows.h"
 #include "tests/support/shipped.h"
 #include "tools/validate/device.h"
 #include "tools/whatif/whatif.h"
@@ -14,52 +15,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-// A run in which everything that the mapping asks for is stated.
-Json whole_row() {
-  return parse_json(R"row({
-    "id": "r", "model": {"name": "llama3-8b", "layers": 32, "hidden": 4096, "heads": 32,
-      "kv_heads": 8, "ffn_hidden": 14336, "gated_mlp": true, "vocab": 128256, "seq_len": 8192,
-      "tied_embeddings": false},
-    "hardware": {"gpu": "H100-80GB-SXM", "gpus_per_node": 8, "gpus_total": 16,
-      "inter_node_link": "8x NDR400"},
-    "software": {"framework": "torchtitan", "precision": "bf16 (fp32 main grads)",
-      "attention_impl": "flash", "extra": {"overlap": "none"}},
-    "parallel": {"tp": 4, "sequence_parallel": true, "pp": 2, "dp": 2, "cp": 1, "ep": 1,
-      "zero_stage": 1, "schedule": "1f1b", "micro_batch": 1, "global_batch": 32,
-      "grad_accumulation": 16},
-    "recompute": "selective", "measured": {"step_time_s": 10}})row",
-                    "row")
-      .root;
-}
-
-Json with(const std::string& path, const std::string& value) {
-  Document document{"row", whole_row(), {}};
-  set_value(document, path, value);
-  return document.root;
-}
-
-// The row without one field of a section.
-Json without(const std::string& section, const std::string& key) {
-  Json row = whole_row();
-  row[section].erase(key);
-  return row;
-}
-
-RunQuestion ask(const Json& row) { return run_question(row, shipped()); }
-
-std::string row_refusal(const Json& row) {
-  try {
-    ask(row);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-WhatIf read(const RunQuestion& question) {
-  return read_what_if(Document{"what-if", question.what_if, {}}, ".");
-}
 
 TEST(RunQuestion, WritesWhatIsStatedAndAssumesNothing) {
   const RunQuestion question = ask(whole_row());
@@ -457,90 +412,6 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_THAT(row_refusal(with("hardware.gpus_per_node", "12")),
               HasSubstr("do not fill nodes of 12"));
   EXPECT_THAT(row_refusal(with("parallel.extra.layout", "Et|t*9L")), HasSubstr("pattern"));
-}
-
-// The row with eight experts, two ranks of which share them; each cut as the other layers are.
-Json row_of_experts(const std::string& framework = "NeMo 25.07") {
-  Json row = with("parallel.ep", "2");
-  row["model"].update({{"name", "mixtral-like"},
-                       {"experts", 8},
-                       {"experts_per_token", 2},
-                       {"moe_ffn_hidden", 7168}});
-  row["software"]["framework"] = framework;
-  return row;
-}
-
-TEST(RunQuestion, AsksForExpertsByTheFrameworksWords) {
-  RunQuestion question = ask(row_of_experts());
-  WhatIf what_if = read(question);
-  EXPECT_EQ(what_if.model.experts, 8);
-  EXPECT_EQ(what_if.model.experts_per_token, 2);
-  EXPECT_EQ(what_if.model.expert_ffn, 7168);
-  EXPECT_EQ(what_if.model.shared_ffn, 0);
-  EXPECT_EQ(what_if.plan.expert, 2);
-  EXPECT_EQ(what_if.plan.expert_tensor, 4);  // Megatron-Core's default: that of the other layers
-  EXPECT_EQ(what_if.plan.capacity_factor, 1);
-  EXPECT_THAT(question.assumed, Contains("expert_tp (4)"));
-  EXPECT_THAT(question.assumed, Contains(HasSubstr("capacity_factor (1")));
-
-  Json row = row_of_experts("Megatron-Bridge NeMo 26.02 container");
-  row["parallel"]["ep"] = 8;
-  row["software"]["extra"]["recipe"] = {{"moe_flex_dispatcher_backend", "hybridep"}};
-  question = ask(row);
-  what_if = read(question);
-  EXPECT_EQ(what_if.plan.expert, 8);
-  EXPECT_EQ(what_if.plan.expert_tensor, 1);  // its recipes'
-  EXPECT_THAT(question.assumed, Contains("dispatcher (all-to-alls, not hybridep)"));
-}
-
-TEST(RunQuestion, ReadsWhatARowSaysOfItsExperts) {
-  Json row = row_of_experts();
-  row["model"]["shared_experts"] = 2;
-  row["model"]["extra"] = {{"dense_layers", 1}, {"moe_capacity_factor", 1.25}};
-  row["parallel"]["extra"]["expert_tp"] = 1;
-  row["parallel"]["ep"] = 8;
-  WhatIf what_if = read(ask(row));
-  EXPECT_EQ(what_if.model.shared_ffn, 2 * 7168);
-  EXPECT_EQ(what_if.model.dense_layers, 1);
-  EXPECT_EQ(what_if.model.ffn, 14336);
-  EXPECT_EQ(what_if.plan.expert_tensor, 1);
-  EXPECT_EQ(what_if.plan.capacity_factor, 1.25);
-
-  row = row_of_experts();
-  row["model"].erase("moe_ffn_hidden");
-  row["model"].erase("experts_per_token");
-  Json& flags = row["software"]["extra"]["flags"];
-  flags = {{"moe-router-topk", 4},
-           {"moe-layer-freq", "([0]*3+[1]*29)"},
-           {"moe-shared-expert-intermediate-size", 1024},
-           {"moe-token-dispatcher-type", "alltoall"}};
-  what_if = read(ask(row));
-  EXPECT_EQ(what_if.model.experts_per_token, 4);
-  EXPECT_EQ(what_if.model.expert_ffn, 14336);
-  EXPECT_EQ(what_if.model.shared_ffn, 1024);
-  EXPECT_EQ(what_if.model.dense_layers, 3);
-  flags["moe-layer-freq"] = "([1,0]*16)";
-  EXPECT_THAT(row_refusal(row), HasSubstr("this pattern"));
-
-  row = row_of_experts();
-  row["software"]["extra"]["recipe"] = {{"moe_permute_fusion", true}, {"moe_router_fusion", false}};
-  EXPECT_EQ(ask(row).what_if.at("fusion"), Json({{"permutes", true}, {"routers", false}}));
-}
-
-TEST(RunQuestion, SaysWhichExpertsItDoesNotCover) {
-  Json row = row_of_experts();
-  row["software"]["extra"]["flags"]["swiglu"] = true;  // a command line that names no dispatcher
-  EXPECT_THAT(row_refusal(row), HasSubstr("allgather"));
-  row["software"]["extra"]["flags"]["moe-token-dispatcher-type"] = "alltoall";
-  EXPECT_EQ(row_refusal(row), "");
-  row["software"]["extra"]["recipe"]["moe_a2a_overlap"] = true;
-  EXPECT_THAT(row_refusal(row), HasSubstr("another micro-batch"));
-  row = row_of_experts();
-  row["parallel"]["extra"]["expert_tp"] = 2;
-  EXPECT_THAT(row_refusal(row), HasSubstr("experts cut over 2 ranks, and other layers over 4"));
-  row = row_of_experts();
-  row["model"].erase("experts_per_token");
-  EXPECT_THAT(row_refusal(row), HasSubstr("model.experts_per_token"));
 }
 
 // Qwen3's 94 layers on four stages: embedding and head count as a layer each.

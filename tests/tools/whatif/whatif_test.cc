@@ -180,13 +180,14 @@ TEST_F(WhatIfFiles, LaunchesAStepThatIsAGraphAsTheProfileMeasuredIt) {
       "issue": {"seconds": "10 us"}, "gap": {"seconds": "3 us"},
       "graph_issue": {"seconds": "80 us"}, "graph_gap": {"seconds": "1 us"}}})");
   const auto ask = [&](const char* graphs) {
-    return small_what_if({"profile=" + path, graphs, "host.pass=100 us"});
+    return small_what_if({"profile=" + path, graphs, "host.pass=100 us", "host.route=50 us"});
   };
   const WhatIf issued = ask("host.graphs=false"), graph = ask("host.graphs=true");
   const Forecast without = forecast(issued), with = forecast(graph);
   const Prices before = price(without.job, issued.cluster), after = price(with.job, graph.cluster);
   EXPECT_EQ(before.issue, Duration(10'000'000));
   EXPECT_EQ(before.pass, Duration(100'000'000));
+  EXPECT_EQ(before.route, Duration(50'000'000));
   EXPECT_EQ(before.graph, Duration());
   EXPECT_EQ(after.issue, Duration());
   EXPECT_EQ(after.pass, Duration());
