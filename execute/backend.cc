@@ -25,6 +25,7 @@ bool all_known(const Route& r) { return known(r.dtype); }
 bool all_known(const Permute& p) { return known(p.dtype); }
 bool all_known(const Regroup& r) { return known(r.dtype); }
 bool all_known(const OwnSlots&) { return true; }
+bool all_known(const ShareHeads& s) { return known(s.dtype); }
 bool all_known(const LatentKeys& l) { return known(l.dtype); }
 
 // The scores of `heads` heads of this rank, whose heads are those after the lower ranks', in
@@ -85,8 +86,14 @@ bool drops(const Op& op) {
 }
 
 DropoutRows dropout_rows(const Attention& op, const Work& work) {
-  const bool shared = work.place.context.ranks > 1;
-  return score_rows(work, op.heads, shared ? work.place.batch.sequence_length : op.queries);
+  const ContextShare& context = work.place.context;
+  if (context.ranks == 1) return score_rows(work, op.heads, op.queries);
+  DropoutRows rows = score_rows(work, op.heads, work.place.batch.sequence_length);
+  if (op.source != KeySource::kOwn || op.queries < context.positions) return rows;
+  // Whole sequences, of this rank's share of the tensor rank's heads.
+  rows.first_head = rows.first_head * context.ranks + context.rank * op.heads;
+  rows.model_heads *= context.ranks;
+  return rows;
 }
 
 DropoutRows dropout_rows(const Pointwise& op, const Work& work) {

@@ -316,6 +316,16 @@ void Backward::rule(const Node& node, const Regroup& op) {
   const ValueId dx = contribution(node.in[0]);
   Regroup backward = op;
   std::swap(backward.outer, backward.inner);
+  if (op.order == Regrouping::kToSequence) backward.order = Regrouping::kToRanks;
+  if (op.order == Regrouping::kToRanks) backward.order = Regrouping::kToSequence;
+  push(make(node, ".gradient", backward, {gradient(node.out[0])}, {dx}));
+  give(node, node.in[0], dx);
+}
+
+void Backward::rule(const Node& node, const ShareHeads& op) {
+  const ValueId dx = contribution(node.in[0]);
+  ShareHeads backward = op;
+  backward.back = !op.back;
   push(make(node, ".gradient", backward, {gradient(node.out[0])}, {dx}));
   give(node, node.in[0], dx);
 }

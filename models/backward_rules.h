@@ -80,6 +80,7 @@ class Backward {
   void rule(const Node& node, const Route& op);
   void rule(const Node& node, const Permute& op);
   void rule(const Node& node, const OwnSlots& op);
+  void rule(const Node& node, const ShareHeads& op);
   void rule(const Node& node, const Regroup& op);
   void rule(const Node& node, const LatentKeys& op);
   ValueId copied(const Node& node, ValueId d);

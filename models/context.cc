@@ -3,6 +3,7 @@
 // work in like manner); NVIDIA/TransformerEngine has both (context_parallel.py). O(c) nodes.
 #include "models/context.h"
 
+#include <array>
 #include <string>
 
 namespace stepcast {
@@ -81,12 +82,83 @@ void ring_attention(Block& block, std::int64_t ranks, const Attention& own,
   }
 }
 
+// A rank's share of the heads, of all tokens, in their order: of what has the columns of all heads.
+class HeadShares {
+ public:
+  HeadShares(Block& block, std::int64_t ranks, Dtype dtype)
+      : block_(block), ranks_(ranks), dtype_(dtype) {}
+
+  ValueId to_heads(const std::string& name, ValueId x, std::array<std::int64_t, 3> columns) {
+    const std::int64_t rows = block_.values[static_cast<std::size_t>(x)].shape.sizes[0];
+    const ShareHeads share{false, rows, ranks_, columns, dtype_};
+    const ValueId sent = shares(name + ".shares", share);
+    block_.add(name + ".share", share, {x}, {sent}, kCore);
+    const ValueId received = exchange(name, sent, share);
+    const ValueId whole = shares(name + ".whole", share);
+    const Regroup order{ranks_, 2, rows / 2, share.width() / ranks_, dtype_,
+                        Regrouping::kToSequence};
+    block_.add(name + ".order", order, {received}, {whole}, kCore);
+    return whole;
+  }
+  void to_tokens(const std::string& name, ValueId whole, ValueId y) {
+    const Shape shape = block_.values[static_cast<std::size_t>(y)].shape;
+    const std::int64_t rows = shape.sizes[0];
+    const ShareHeads share{true, rows, ranks_, {shape.sizes[1], 0, 0}, dtype_};
+    const ValueId sent = shares(name + ".shares", share);
+    const Regroup order{2, ranks_, rows / 2, share.width() / ranks_, dtype_,
+                        Regrouping::kToRanks};
+    block_.add(name + ".order", order, {whole}, {sent}, kCore);
+    block_.add(name + ".share", share, {exchange(name, sent, share)}, {y}, kCore);
+  }
+
+ private:
+  ValueId shares(const std::string& name, const ShareHeads& share) {
+    return block_.activation(name, {ranks_ * share.rows, share.width() / ranks_}, dtype_);
+  }
+  ValueId exchange(const std::string& name, ValueId sent, const ShareHeads& share) {
+    const ValueId received = shares(name + ".received", share);
+    block_.context_exchange(name + ".all_to_all", ExchangeKind::kAllToAll, sent, received, kCore);
+    return received;
+  }
+
+  Block& block_;
+  const std::int64_t ranks_;
+  const Dtype dtype_;
+};
+
+void head_attention(Block& block, std::int64_t ranks, const Attention& own,
+                    const AttentionValues& values) {
+  HeadShares shares(block, ranks, own.dtype);
+  const std::int64_t queries = own.heads * own.head_dim, keys = own.kv_heads * own.head_dim;
+  Values read;
+  if (values.separate()) {
+    const std::int64_t columns = own.kv_heads * value_columns(own);
+    read.add(shares.to_heads("attention.q", values.heads[0], {queries, 0, 0}));
+    read.add(shares.to_heads("attention.k", values.heads[1], {keys, 0, 0}));
+    read.add(shares.to_heads("attention.v", values.heads[2], {columns, 0, 0}));
+  } else {
+    read.add(shares.to_heads("attention.qkv", values.heads[0], {queries, keys, keys}));
+  }
+  Attention op = own;
+  op.heads /= ranks;
+  op.kv_heads /= ranks;
+  op.queries *= ranks;
+  op.keys *= ranks;
+  const Shape of_tokens = block.values[static_cast<std::size_t>(values.out)].shape;
+  const ValueId out = block.activation(
+      "attention.whole", {of_tokens.sizes[0] * ranks, of_tokens.sizes[1] / ranks}, own.dtype);
+  block.add("attention", op, read, {out, values.lse}, kCore);
+  shares.to_tokens("attention.out", out, values.out);
+}
+
 }  // namespace
 
 void context_attention(Block& block, const Plan& plan, const Attention& own,
                        const AttentionValues& values) {
   if (plan.context_exchange == ContextExchange::kAllGather) {
     gathered_attention(block, plan.context, own, values);
+  } else if (plan.shares_heads()) {
+    head_attention(block, plan.context, own, values);
   } else {
     ring_attention(block, plan.context, own, values);
   }

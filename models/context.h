@@ -19,9 +19,11 @@ struct AttentionValues {
 // Adds the nodes of attention over the keys of all `plan.context` ranks. `own`: that over a rank's
 // own tokens. With g key-value heads of d columns, n tokens a rank and c ranks, a rank sends
 // (c - 1) n 2 g d elements of keys and values in forward and twice that in backward, be it block by
-// block or gathered:
+// block or gathered; or heads are exchanged:
 //   all_gather  keys and values are gathered, again in backward (none stay); their gradients are
 //               reduced and scattered
+//   all_to_all  with h query heads, (c - 1) / c n (2 h + 2 g) d in forward and again in backward:
+//               queries, keys, values and results of all tokens for those of all heads
 //   ring        c - 1 shifts, each beside attention on the block before; the results of the blocks
 //               are merged by their log-sum-exps. In backward blocks and their gradients go round
 void context_attention(Block& block, const Plan& plan, const Attention& own,

@@ -260,10 +260,10 @@ Trouble loop_trouble(const Plan& plan) {
 // Keys and values of their own for every head, each as wide as it is.
 Trouble latent_trouble(const Plan& plan, const Model& model) {
   if (!model.latent()) return std::nullopt;
-  if (plan.context > 1) {
+  if (plan.context > 1 && !plan.shares_heads()) {
     return trouble("parallel", "context",
-                   "latent attention of a sequence that ranks share is not covered yet; set it "
-                   "to 1");
+                   "latent attention of a sequence that ranks share is not covered yet but by "
+                   "context_exchange \"all_to_all\"; set that, or context to 1");
   }
   if (plan.fused_attention) return std::nullopt;
   return trouble("", "attention",
@@ -274,10 +274,10 @@ Trouble latent_trouble(const Plan& plan, const Model& model) {
 // A window that all of a token's stretch fits in is none.
 Trouble window_trouble(const Plan& plan, const Model& model) {
   if (model.window == 0 || model.window >= plan.attended()) return std::nullopt;
-  if (plan.context > 1) {
+  if (plan.context > 1 && !plan.shares_heads()) {
     return trouble("parallel", "context",
-                   "a sliding window over a sequence that ranks share is not covered yet; set it "
-                   "to 1");
+                   "a sliding window over a sequence that ranks share is not covered yet but by "
+                   "context_exchange \"all_to_all\"; set that, or context to 1");
   }
   if (!plan.fused_attention) {
     return trouble("", "attention",
@@ -303,6 +303,25 @@ Trouble tensor_trouble(const Plan& plan, const Model& model) {
     return trouble("parallel", "tensor",
                    fmt::format("{} {} cannot be divided by tensor {}; use {}", size, name,
                                plan.tensor, divisors_text(legal)));
+  }
+  return std::nullopt;
+}
+
+// All-to-alls give each context rank whole heads of the packed queries, keys and values, or of
+// each.
+Trouble shared_heads_trouble(const Plan& plan, const Model& model) {
+  if (!plan.shares_heads()) return std::nullopt;
+  const std::int64_t heads = std::gcd(model.heads, model.kv_heads) / plan.tensor;
+  if (heads % plan.context != 0) {
+    return trouble("parallel", "context",
+                   fmt::format("{} heads that a tensor rank has of queries and of keys cannot be "
+                               "divided by context {}; use {}, or context_exchange \"ring\"",
+                               heads, plan.context, divisors_text(heads)));
+  }
+  if (model.qk_norm && plan.fused_qkv) {
+    return trouble("parallel", "context_exchange",
+                   "normalised queries and keys lie apart from the values; set fused_qkv to false, "
+                   "or this to \"ring\" or \"all_gather\"");
   }
   return std::nullopt;
 }
@@ -451,6 +470,7 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
 
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
   for (const auto rule : {experts_trouble, latent_trouble, window_trouble, tensor_trouble,
+                          shared_heads_trouble,
                           eight_bit_trouble, sequence_trouble, stages_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }

@@ -31,6 +31,8 @@ enum class ContextExchange : std::uint8_t {
                // 2023, "Ring Attention"; Transformer Engine's p2p)
   kAllGather,  // gathered before attention, their gradients reduced and scattered behind it
                // (Llama 3, section 3.3.2; Transformer Engine's all_gather)
+  kAllToAll,   // none: each has whole sequences of its share of the heads (DeepSpeed-Ulysses;
+               // Transformer Engine's a2a)
 };
 // How tokens reach the ranks of their experts.
 enum class ExpertExchange : std::uint8_t {
@@ -238,6 +240,10 @@ struct Plan {
   }
   // Of a micro-batch, on one rank.
   std::int64_t tokens() const { return sequence_length / context * micro_batch; }
+  // Whether context ranks share out heads rather than keys and values.
+  bool shares_heads() const {
+    return context > 1 && context_exchange == ContextExchange::kAllToAll;
+  }
   std::int64_t micro_batches() const { return global_batch / (micro_batch * data); }
   bool fills(Filled what) const { return deterministic && (filled & what) != 0; }
   // Of what most matrix products read.

@@ -31,7 +31,9 @@ const std::vector<std::pair<std::string, PipelineSchedule>> kSchedules = {
 const std::vector<std::pair<std::string, StageLayout>> kLayouts = {
     {"even", StageLayout::kEven}, {"balanced", StageLayout::kBalanced}};
 const std::vector<std::pair<std::string, ContextExchange>> kContextExchanges = {
-    {"ring", ContextExchange::kRing}, {"all_gather", ContextExchange::kAllGather}};
+    {"ring", ContextExchange::kRing},
+    {"all_gather", ContextExchange::kAllGather},
+    {"all_to_all", ContextExchange::kAllToAll}};
 const std::vector<std::pair<std::string, ExpertExchange>> kExpertExchanges = {
     {"all_to_all", ExpertExchange::kAllToAll}, {"all_gather", ExpertExchange::kAllGather}};
 const std::vector<std::pair<std::string, Recompute>> kRecomputes = {

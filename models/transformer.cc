@@ -173,7 +173,9 @@ ValueId TransformerWriter::attention_core(const Values& heads_read) {
   const std::int64_t s = plan_.attended() / plan_.context;
   const std::int64_t heads = model_.heads / plan_.tensor;
   ValueId out = act("attention.out", {tokens_, model_.result_width() / plan_.tensor});
-  ValueId lse = block_.activation("attention.lse", {plan_.documents(), heads, s}, Dtype::kFp32);
+  const std::int64_t shares = plan_.shares_heads() ? plan_.context : 1;
+  ValueId lse = block_.activation(
+      "attention.lse", {plan_.documents(), heads / shares, s * shares}, Dtype::kFp32);
   Attention op{Pass::kForward, plan_.documents(), heads, model_.kv_heads / plan_.tensor,
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   if (model_.latent()) op.value_dim = model_.value_dim;

@@ -26,6 +26,7 @@ void compute(const Work& work, Scratch<Real>& scratch) {
       [&](const Permute& op) { run<Real>(op, work, scratch); },
       [&](const Regroup& op) { run<Real>(op, work); },
       [&](const OwnSlots& op) { run(op, work); },
+      [&](const ShareHeads& op) { run<Real>(op, work); },
       [&](const LatentKeys& op) { run<Real>(op, work, scratch); });
 }
 

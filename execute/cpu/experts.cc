@@ -184,10 +184,35 @@ void run(const Permute& op, const Work& work, Scratch<Real>& scratch) {
 template <class Real>
 void run(const Regroup& op, const Work& work) {
   const std::int64_t block = op.rows * op.columns;
+  const auto in_sequence = [](std::int64_t rank, std::int64_t stretch, std::int64_t ranks) {
+    return stretch == 0 ? rank : 2 * ranks - 1 - rank;
+  };
   for (std::int64_t i = 0; i < op.outer; ++i) {
     for (std::int64_t j = 0; j < op.inner; ++j) {
-      std::copy_n(values<Real>(work.reads[0]) + (i * op.inner + j) * block, block,
-                  values<Real>(work.writes[0]) + (j * op.outer + i) * block);
+      std::int64_t from = i * op.inner + j, to = j * op.outer + i;
+      if (op.order == Regrouping::kToSequence) to = in_sequence(i, j, op.outer);
+      if (op.order == Regrouping::kToRanks) from = in_sequence(j, i, op.inner);
+      std::copy_n(values<Real>(work.reads[0]) + from * block, block,
+                  values<Real>(work.writes[0]) + to * block);
+    }
+  }
+}
+
+template <class Real>
+void run(const ShareHeads& op, const Work& work) {
+  const std::int64_t share = op.width() / op.ranks;
+  const Real* in = values<Real>(work.reads[0]);
+  Real* out = values<Real>(work.writes[0]);
+  for (std::int64_t row = 0; row < op.rows; ++row) {
+    std::int64_t column = row * op.width();
+    for (std::int64_t part = 0, before = 0; part < 3; ++part) {
+      const std::int64_t each = op.columns[static_cast<std::size_t>(part)] / op.ranks;
+      for (std::int64_t rank = 0; rank < op.ranks; ++rank, column += each) {
+        const std::int64_t shared = (rank * op.rows + row) * share + before;
+        op.back ? std::copy_n(in + shared, each, out + column)
+                : std::copy_n(in + column, each, out + shared);
+      }
+      before += each;
     }
   }
 }
@@ -220,6 +245,8 @@ template void run<float>(const Route&, const Work&, Scratch<float>&);
 template void run<double>(const Route&, const Work&, Scratch<double>&);
 template void run<float>(const Permute&, const Work&, Scratch<float>&);
 template void run<double>(const Permute&, const Work&, Scratch<double>&);
+template void run<float>(const ShareHeads&, const Work&);
+template void run<double>(const ShareHeads&, const Work&);
 template void run<float>(const Regroup&, const Work&);
 template void run<double>(const Regroup&, const Work&);
 template void run_weighted<float>(const Pointwise&, const Work&, Scratch<float>&);

@@ -48,6 +48,8 @@ template <class Real>
 void run(const Regroup& op, const Work& work);
 void run(const OwnSlots& op, const Work& work);
 template <class Real>
+void run(const ShareHeads& op, const Work& work);
+template <class Real>
 void run(const LatentKeys& op, const Work& work, Scratch<Real>& scratch);
 // REQUIRES: op.weighted.
 template <class Real>

@@ -24,7 +24,9 @@ inline std::span<const Operand> heads_of(const Attention& op, const Work& work) 
 class Sight {
  public:
   Sight(const Attention& op, const Place& place)
-      : op_(op), own_(place.context), other_(place.context.before(op.step)) {}
+      : op_(op),
+        own_(has_all(op, place) ? ContextShare{} : place.context),
+        other_(own_.before(op.step)) {}
 
   std::int64_t queries() const { return op_.queries; }
   std::int64_t keys() const { return op_.source == KeySource::kPassed ? op_.queries : op_.keys; }
@@ -51,6 +53,11 @@ class Sight {
   }
 
  private:
+  // Whole sequences, of this rank's share of the heads.
+  static bool has_all(const Attention& op, const Place& place) {
+    return op.source == KeySource::kOwn && op.queries == place.context.positions;
+  }
+
   const Attention& op_;
   ContextShare own_, other_;
 };

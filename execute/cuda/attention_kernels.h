@@ -154,6 +154,7 @@ inline std::int64_t op_scratch_floats(const Op& op) {
       [](const Route&) { return std::int64_t{0}; }, [](const Permute&) { return std::int64_t{0}; },
       [](const Regroup&) { return std::int64_t{0}; },
       [](const OwnSlots&) { return std::int64_t{0}; },
+      [](const ShareHeads&) { return std::int64_t{0}; },
       [](const LatentKeys&) { return std::int64_t{0}; });
 }
 

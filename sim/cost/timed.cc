@@ -35,6 +35,10 @@ Op kind_of(Op op) {
       [](Loss& l) { l.rows = l.vocabulary = 1; }, [](Update& u) { u.elements = 1; },
       [](Route& r) { r.rows = r.experts = r.chosen = r.capacity = 1; },
       [](Permute& p) { p.rows = p.chosen = p.slots = p.columns = 1; },
+      [](ShareHeads& s) {
+        s.rows = s.ranks = 1;
+        s.columns = {1, 0, 0};
+      },
       [](OwnSlots& o) { o.rows = o.chosen = o.experts = o.capacity = o.ranks = 1; },
       [](Regroup& r) { r.outer = r.inner = r.rows = r.columns = 1; },
       [](LatentKeys& l) { l.rows = l.heads = l.own = l.rotated = l.values = 1; });

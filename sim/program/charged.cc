@@ -4,6 +4,7 @@
 namespace stepcast {
 
 Axis charged_axis(Stream stream, const Transfer& transfer) {
+  if (stream == Stream::kContext) return Axis::kContext;  // heads for tokens, too
   if (stream == Stream::kExpert || transfer.kind == TransferKind::kAllToAll) return Axis::kExpert;
   for (const Axis axis : {Axis::kPipeline, Axis::kData, Axis::kReplica}) {
     if (transfer.axes.has(axis)) return axis;

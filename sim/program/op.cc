@@ -143,6 +143,7 @@ double count_flops(const Permute& p) {
 }
 double count_flops(const Regroup&) { return 0; }
 double count_flops(const OwnSlots&) { return 0; }
+double count_flops(const ShareHeads&) { return 0; }
 double count_flops(const LatentKeys& l) {
   const double heads = l.pass == Pass::kForward ? 1.0 : real(l.heads);  // gradients are summed
   return real(l.rows) * real(l.rotated) * (3.0 + heads);
@@ -299,6 +300,10 @@ void count_traffic(const Regroup& r, ByteCount& sum) {
   sum.add({2, r.outer, r.inner, r.rows * r.columns}, r.dtype);
 }
 
+void count_traffic(const ShareHeads& s, ByteCount& sum) {
+  sum.add({2, s.rows, s.width()}, s.dtype);
+}
+
 void count_traffic(const OwnSlots& o, ByteCount& sum) {
   sum.add({2, o.rows, o.chosen}, Dtype::kInt32);
 }
@@ -342,7 +347,10 @@ auto fields(const OwnSlots& o) {
   return std::tie(o.rows, o.chosen, o.experts, o.capacity, o.ranks);
 }
 auto fields(const Regroup& r) {
-  return std::tie(r.outer, r.inner, r.rows, r.columns, r.dtype);
+  return std::tie(r.outer, r.inner, r.rows, r.columns, r.dtype, r.order);
+}
+auto fields(const ShareHeads& s) {
+  return std::tie(s.back, s.rows, s.ranks, s.columns[0], s.columns[1], s.columns[2], s.dtype);
 }
 
 // The finaliser of splitmix64 (Steele, Lea, Flood 2014) over the running sum of the fields.

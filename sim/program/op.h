@@ -6,6 +6,7 @@
 // and is what a gradient rule, a verifier and an executor rely on. All shapes are one rank's.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -318,16 +319,36 @@ struct OwnSlots {
 };
 
 // Blocks of `rows` rows, `outer` times `inner` of them, change places: block (i, j) becomes (j, i).
-// So what came rank by rank stands expert by expert.
+// So what came rank by rank stands expert by expert. Or they are the two stretches of a sequence
+// that each of its ranks has (Batch in program.h), of which the second run backwards:
+//   kToSequence  (i, j) of `outer` ranks' stretches (inner = 2) goes to its place in the sequence,
+//                i or 2 outer - 1 - i
+//   kToRanks     what stands there (outer = 2, inner ranks) goes back
 //   x (outer inner rows, columns) -> y
+enum class Regrouping : std::uint8_t { kTranspose, kToSequence, kToRanks };
 struct Regroup {
   std::int64_t outer = 0, inner = 0, rows = 0, columns = 0;
   Dtype dtype = Dtype::kBf16;
+  Regrouping order = Regrouping::kTranspose;
   bool operator==(const Regroup&) const = default;
 };
 
+// What ranks that share a sequence send each other where each takes whole sequences of its share of
+// the heads (DeepSpeed-Ulysses, Jacobs et al. 2023). `columns`: of all heads' queries, keys and
+// values, which stand side by side; 0: none of that kind.
+//   x (rows, sum of columns) -> y (ranks rows, sum / ranks): of one rank after the other its heads'
+//   columns of all rows; `back`: y -> x. Each is the other's gradient
+struct ShareHeads {
+  bool back = false;
+  std::int64_t rows = 0, ranks = 0;
+  std::array<std::int64_t, 3> columns = {};
+  Dtype dtype = Dtype::kBf16;
+  std::int64_t width() const { return columns[0] + columns[1] + columns[2]; }
+  bool operator==(const ShareHeads&) const = default;
+};
+
 using Op = std::variant<Gemm, Attention, Norm, Pointwise, Gather, Loss, Update, Route, Permute,
-                        Regroup, LatentKeys, OwnSlots>;
+                        Regroup, LatentKeys, OwnSlots, ShareHeads>;
 
 // FLOPs that the kernel performs (a causal Attention counts half of the score matrix).
 // Memory-bound kinds count a handful of operations an element.

@@ -16,8 +16,9 @@
 //   pointwise swiglu 4096x1024 bf16 weighted
 //   route forward 4096x128 chosen=8 capacity=256 bf16
 //   permute permute 4096x2048 chosen=8 slots=32768 bf16 weighted
+//   share_heads forth 4096 ranks=8 queries=8192 keys=1024 values=1024 bf16
 //   own_slots 32768x8 experts=16 capacity=256 ranks=8
-//   regroup 8x16x256x2048 bf16
+//   regroup 8x16x256x2048 bf16                regroup 8x2x256x2048 bf16 to_sequence
 //   latent_keys forward 4096 heads=16 own=128 rotated=64 values=128 bf16
 //
 // batch=1 and an output of the same dtype as the input are left out.
@@ -25,6 +26,7 @@
 #include "sim/program/op.h"
 
 #include <algorithm>
+#include <array>
 #include "sim/program/text.h"
 
 namespace stepcast {
@@ -143,6 +145,14 @@ void print(std::string& out, const LatentKeys& l) {
 void print(std::string& out, const Regroup& r) {
   append(out, "regroup ", r.outer, 'x', r.inner, 'x', r.rows, 'x', r.columns, ' ');
   append(out, dtype_name(r.dtype));
+  if (r.order == Regrouping::kToSequence) append(out, " to_sequence");
+  if (r.order == Regrouping::kToRanks) append(out, " to_ranks");
+}
+
+void print(std::string& out, const ShareHeads& s) {
+  append(out, "share_heads ", s.back ? "back " : "forth ", s.rows, " ranks=", s.ranks);
+  append(out, " queries=", s.columns[0], " keys=", s.columns[1], " values=", s.columns[2], ' ');
+  append(out, dtype_name(s.dtype));
 }
 
 // ---- parsing ---------------------------------------------------------------------------------
@@ -297,7 +307,26 @@ Op read_regroup(Tokens& in) {
   Regroup r;
   in.sizes({&r.outer, &r.inner, &r.rows, &r.columns});
   r.dtype = read_dtype(in);
+  if (in.take("to_sequence")) r.order = Regrouping::kToSequence;
+  if (in.take("to_ranks")) r.order = Regrouping::kToRanks;
+  if (r.order == Regrouping::kToSequence && r.inner != 2) in.fail("two stretches of each rank");
+  if (r.order == Regrouping::kToRanks && r.outer != 2) in.fail("two stretches of each rank");
   return r;
+}
+
+Op read_share_heads(Tokens& in) {
+  ShareHeads s;
+  s.back = in.take("back");
+  if (!s.back && !in.take("forth")) in.fail("forth or back");
+  in.sizes({&s.rows});
+  s.ranks = in.integer("ranks=", 1, kSizeMax);
+  constexpr std::array<std::string_view, 3> kParts = {"queries=", "keys=", "values="};
+  for (std::size_t part = 0; part < kParts.size(); ++part) {
+    s.columns[part] = in.integer(kParts[part], part == 0 ? 1 : 0, kSizeMax);
+    if (s.columns[part] % s.ranks != 0) in.fail("columns that the ranks can share");
+  }
+  s.dtype = read_dtype(in);
+  return s;
 }
 
 Op read_op(Tokens& in) {
@@ -312,9 +341,10 @@ Op read_op(Tokens& in) {
   if (in.take("permute")) return read_permute(in);
   if (in.take("regroup")) return read_regroup(in);
   if (in.take("own_slots")) return read_own_slots(in);
+  if (in.take("share_heads")) return read_share_heads(in);
   if (in.take("latent_keys")) return read_latent_keys(in);
   in.fail("gemm, attention, norm, pointwise, gather, loss, update, route, permute, own_slots, "
-          "regroup or latent_keys");
+          "regroup, share_heads or latent_keys");
 }
 
 }  // namespace

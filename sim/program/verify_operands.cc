@@ -115,6 +115,7 @@ Arity arity(const Permute& p) {
 
 Arity arity(const Regroup&) { return {{1, 1}, {1, 1}}; }
 Arity arity(const OwnSlots&) { return {{1, 1}, {1, 1}}; }
+Arity arity(const ShareHeads&) { return {{1, 1}, {1, 1}}; }
 Arity arity(const LatentKeys&) { return {{2, 2}, {2, 2}}; }
 
 // What is read packed in one tensor has one gradient, what is read from several has as many.

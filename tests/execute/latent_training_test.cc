@@ -64,6 +64,12 @@ std::vector<TrainingCase> latent_cases() {
     p.tensor = 2, p.sequence_parallel = true, p.data = 2, p.expert = 4, p.zero = 1;
     pipeline(p, 2, PipelineSchedule::k1f1b);
   });
+  cases.add("latent_context2_of_heads", latent, 2, [](Plan& p) {
+    p.context = 2, p.context_exchange = ContextExchange::kAllToAll, p.zero = 1;
+  });
+  cases.add("window_context2_of_heads", sliding, 3, [](Plan& p) {
+    p.context = 2, p.context_exchange = ContextExchange::kAllToAll, p.micro_batch = 2;
+  });
   cases.add("window_pipeline2_recompute", sliding, 4, [](Plan& p) {
     pipeline(p, 2, PipelineSchedule::k1f1b), p.recompute = Recompute::kFull, p.recompute_every = 2;
   });

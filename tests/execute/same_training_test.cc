@@ -291,6 +291,31 @@ void add_context(TrainingCases& cases) {
   }
 }
 
+// Heads shared out, packed and apart: of 4 with 4 or 2 key-value heads.
+void add_context_of_heads(TrainingCases& cases) {
+  using enum PipelineSchedule;
+  const auto add = [&](const std::string& rest, Model (*model)(std::int64_t), std::int64_t layers,
+                       std::int64_t ranks, auto change) {
+    cases.add("context_heads_" + rest, model, layers, [&](Plan& p) {
+      p.context = ranks, p.context_exchange = ContextExchange::kAllToAll;
+      change(p);
+    });
+  };
+  add("2", gpt, 2, 2, [](Plan&) {});
+  add("4_micro2", gpt, 2, 4, [](Plan& p) { p.micro_batch = 2; });
+  add("2_grouped_queries_zero3", llama, 2, 2, [](Plan& p) { p.data = 2, p.zero = 3; });
+  add("2_tensor2_sequence", gpt, 2, 2, [](Plan& p) { p.tensor = 2, p.sequence_parallel = true; });
+  add("4_separate_qk_norm", qwen, 2, 4, [](Plan& p) { separate(p), p.micro_batch = 2; });
+  add("2_pipeline2_full", llama, 2, 2, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.zero = 1, p.recompute = Recompute::kFull;
+  });
+  add("4_selective", gpt, 2, 4, [](Plan& p) { p.recompute = Recompute::kSelective; });
+  add("2_per_op", llama, 2, 2, [](Plan& p) { p.recompute = Recompute::kPerOp; });
+  add("2_in_a_loop", gpt, 2, 2, [](Plan& p) { p.scan_layers = true; });
+  add("4_dropout_micro2", gpt, 2, 4, [](Plan& p) { p.dropout = true, p.micro_batch = 2; });
+  add("2_dropout_tensor2", gpt, 2, 2, [](Plan& p) { p.dropout = true, p.tensor = 2; });
+}
+
 void add_combined(TrainingCases& cases) {
   using enum PipelineSchedule;
   cases.add("tensor2_pipeline2_zero1", gpt, 2, [](Plan& p) {
@@ -348,6 +373,7 @@ std::vector<TrainingCase> all_cases() {
   add_per_op(cases);
   add_dropout(cases);
   add_context(cases);
+  add_context_of_heads(cases);
   add_combined(cases);
   return cases.all();
 }

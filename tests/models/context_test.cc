@@ -36,6 +36,8 @@ std::int64_t context_bytes(const Job& job) {
 }
 
 constexpr ContextExchange kBoth[] = {ContextExchange::kRing, ContextExchange::kAllGather};
+constexpr ContextExchange kAny[] = {ContextExchange::kRing, ContextExchange::kAllGather,
+                                    ContextExchange::kAllToAll};
 
 // Keys and values of n = s b / c tokens, 2 g / t heads of d columns in bf16: each of them goes to
 // c - 1 ranks in forward, and again in backward with its gradient.
@@ -54,6 +56,42 @@ TEST(Context, SendsKeysAndValuesAndInBackwardTheirGradientsToo) {
   }
 }
 
+// Of n = s b / c tokens queries, keys, values and results, h / t and g / t heads of d columns in
+// bf16; (c - 1) / c of them leave the rank, and so do their gradients.
+TEST(Context, SendsQueriesKeysValuesAndResultsForHeads) {
+  for (const std::int64_t c : {2, 4}) {
+    for (const bool packed : {true, false}) {
+      Plan plan = shared(c, ContextExchange::kAllToAll);
+      plan.fused_qkv = packed;
+      const std::int64_t d = kStreamWidth / kQueryHeads;
+      const std::int64_t once = kSequence * kBatch / c * (2 * kQueryHeads + 2 * kKeyHeads) * d * 2;
+      EXPECT_EQ(context_bytes(lowered(3, plan)) - context_bytes(lowered(2, plan)),
+                2 * once / c * (c - 1));
+    }
+  }
+}
+
+TEST(Context, SharesOutHeadsThatThereAre) {
+  Plan plan = shared(8, ContextExchange::kAllToAll);
+  Model model = llama_model(2, kStreamWidth, kQueryHeads, kKeyHeads, 256, 512);
+  EXPECT_EQ(trouble_with(plan, model).value().what,
+            "4 heads that a tensor rank has of queries and of keys cannot be divided by context 8; "
+            "use 1, 2 or 4, or context_exchange \"ring\"");
+  plan.context = 4;
+  EXPECT_FALSE(trouble_with(plan, model));
+  plan.tensor = 2;
+  EXPECT_TRUE(trouble_with(plan, model));
+  plan.tensor = 1;
+  model.qk_norm = true;
+  EXPECT_EQ(trouble_with(plan, model).value().key, "context_exchange");
+  plan.fused_qkv = false;
+  EXPECT_FALSE(trouble_with(plan, model));
+  model.window = 16;  // every rank has whole sequences
+  EXPECT_FALSE(trouble_with(plan, model));
+  plan.context_exchange = ContextExchange::kRing;
+  EXPECT_TRUE(trouble_with(plan, model));
+}
+
 // Run again, a layer's forward sends again.
 TEST(Context, SendsAgainWhatIsRunAgain) {
   for (const ContextExchange how : kBoth) {
@@ -70,7 +108,7 @@ TEST(Context, DividesTheWork) {
     return std::pair(flops_of<Gemm>(job), flops_of<Attention>(job));
   };
   const auto [products, attention] = work(lowered(2, small_plan(kSequence, kBatch, 1)));
-  for (const ContextExchange how : kBoth) {
+  for (const ContextExchange how : kAny) {
     for (const std::int64_t c : {2, 4}) {
       const auto [part, scores] = work(lowered(2, shared(c, how)));
       EXPECT_DOUBLE_EQ(part * static_cast<double>(c), products);

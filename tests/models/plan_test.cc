@@ -220,6 +220,7 @@ TEST(Plan, ReadsBackEqualAfterWriting) {
         R"("allocator": {"blas_workspace": "32 MiB"}, "buffers": {"gather_buffer": true})",
         R"("precision": {"compute": "fp8", "scaling": "delayed", "fp8_weights": true})",
         R"("parallel": {"context": 4, "context_exchange": "all_gather"})",
+        R"("parallel": {"context": 4, "context_exchange": "all_to_all"})",
         R"("parallel": {"expert_exchange": "all_gather"})",
         R"("deterministic": true)", R"("scan_layers": true)", R"("filled": [])",
         R"("filled": ["softmax", "norm"])",
@@ -298,7 +299,7 @@ TEST(Plan, CutsTheSequenceInTwoStretchesAContextRank) {
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 96, "document_length": 48},
                            "parallel": {"context": 2}})"),
               HasSubstr("batch.document_length: documents packed into a sequence"));
-  EXPECT_THAT(error_of(with(R"("context_exchange": "all_to_all")")),
+  EXPECT_THAT(error_of(with(R"("context_exchange": "broadcast")")),
               HasSubstr("parallel.context_exchange"));
 }
 

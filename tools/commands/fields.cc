@@ -153,11 +153,13 @@ std::vector<Field> batch_and_parallel_fields() {
             "i-th first and the i-th last. Only attention needs the others' keys and values.",
             "Divides activations; context_exposed. Weights are copies, as among data ranks: "
             "sharding divides by both."),
-      word("parallel.context_exchange", "ring", "ring all_gather",
+      word("parallel.context_exchange", "ring", "ring all_gather all_to_all",
            "How context ranks see each other's keys and values: block by block round a ring, each "
-           "beside attention on the block before (Transformer Engine's p2p), or gathered before "
-           "attention (Llama 3, PyTorch).",
-           "The same bytes; a ring hides most of them, in smaller kernels."),
+           "beside attention on the block before (Transformer Engine's p2p), gathered before "
+           "attention (Llama 3, PyTorch), or not: each takes whole sequences of its share of the "
+           "heads (DeepSpeed-Ulysses; Transformer Engine's a2a).",
+           "A ring hides most bytes, in smaller kernels; all_to_all sends fewer, of queries and "
+           "results, too, and needs as many key-value heads."),
       count("parallel.expert", "1", kDegree,
             "Ranks that share the experts of a layer: all tensor ranks (where expert_tensor is 1) "
             "and context ranks, and some of the data ranks.",

@@ -94,6 +94,7 @@ KernelKind kind_of_op(const Op& op, Phase phase) {
       [](const Permute&) { return KernelKind::kPointwise; },
       [](const Regroup&) { return KernelKind::kPointwise; },
       [](const OwnSlots&) { return KernelKind::kOther; },
+      [](const ShareHeads&) { return KernelKind::kPointwise; },
       [](const LatentKeys&) { return KernelKind::kPointwise; });
 }
 

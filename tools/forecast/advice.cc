@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -101,10 +102,14 @@ void add_context(const Plan& plan, std::vector<Change>& changes) {
   if (more && plan.data % 2 == 0) add("context x 2, data / 2", 2 * plan.context, plan.data / 2);
   if (plan.context % 2 == 0) add("context / 2, data x 2", plan.context / 2, 2 * plan.data);
   if (plan.context == 1) return;
-  const bool ring = plan.context_exchange == ContextExchange::kRing;
-  changes.push_back(
-      {ring ? "keys and values gathered" : "keys and values round a ring",
-       {ring ? "parallel.context_exchange=all_gather" : "parallel.context_exchange=ring"}});
+  constexpr std::tuple<ContextExchange, const char*, const char*> kExchanges[] = {
+      {ContextExchange::kRing, "keys and values round a ring", "parallel.context_exchange=ring"},
+      {ContextExchange::kAllGather, "keys and values gathered",
+       "parallel.context_exchange=all_gather"},
+      {ContextExchange::kAllToAll, "heads shared out", "parallel.context_exchange=all_to_all"}};
+  for (const auto& [exchange, name, set] : kExchanges) {
+    if (exchange != plan.context_exchange) changes.push_back({name, {set}});
+  }
 }
 
 // Twice or half as many ranks share the experts.
@@ -118,6 +123,11 @@ void add_experts(const Plan& plan, const Model& model, std::vector<Change>& chan
     add("expert x 2", 2 * plan.expert);
   }
   if (plan.expert % 2 == 0) add("expert / 2", plan.expert / 2);
+  if (plan.expert * plan.expert_tensor == 1) return;
+  const bool sent = plan.expert_exchange == ExpertExchange::kAllToAll;
+  changes.push_back(
+      {sent ? "tokens gathered" : "tokens sent to their experts",
+       {sent ? "parallel.expert_exchange=all_gather" : "parallel.expert_exchange=all_to_all"}});
 }
 
 void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& changes) {

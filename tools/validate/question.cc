@@ -12,6 +12,7 @@
 #include "tools/validate/device.h"
 #include "tools/validate/experts.h"
 #include "tools/validate/fields.h"
+#include "tools/validate/refusals.h"
 #include "tools/whatif/framework.h"
 
 namespace stepcast {
@@ -21,72 +22,11 @@ using Assumed = std::vector<std::string>;
 
 constexpr int kBoxMost = 16;  // devices; more are a rack
 
-// ------------------------------------------------------------------------------ what is refused
-
-// Anything but no, none, 0 and nothing.
-bool is_on(const Json& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  if (value.is_number()) return value.get<double>() != 0;
-  if (value.is_string()) return !value.get_ref<const std::string&>().empty();
-  return !value.empty() && !value.is_null();
-}
-
-void refuse_lora(const Json& row) {
-  const Json& source = section_of(row, "source");
-  const Json& software = section_of(row, "software");
-  const std::string words =
-      lower(text_of(row, "id") + " " + text_of(row, "group") + " " + text_of(source, "table") +
-            " " + text_of(software, "framework") + " " + text_of(section_of(row, "model"), "name"));
-  const std::string notes = lower(text_of(row, "notes"));
-  if (has(words, "lora") || has(words, "peft") || notes.starts_with("lora")) {
-    throw Error("software", "low-rank adapters are not covered");
-  }
-}
-
-// CUDA_LAUNCH_BLOCKING: nothing runs beside anything, and the host's time is never hidden.
-void refuse_blocking_launches(const Json& row) {
-  if (switch_of(section_of(section_of(row, "software"), "extra"), "launch_blocking") == true) {
-    throw Error("software", "a host that waits for every kernel is not covered");
-  }
-}
-
-void refuse_optimizer(const Json& row) {
-  const std::string optimizer = text_of(flags_of(row), "optimizer");
-  if (optimizer.empty() || optimizer == "adam") return;
-  throw Error("software.extra.flags", fmt::format("the optimizer {} is not covered", optimizer));
-}
-
-void refuse_offload(const Json& row) {
-  const auto refuse = [] { throw Error("offload", "offload to the host is not covered yet"); };
-  const Json* offload = member(row, "offload");
-  if (offload != nullptr && !offload->is_object() && is_on(*offload)) refuse();
-  if (offload != nullptr && offload->is_object()) {
-    for (const Json& value : *offload) {
-      if (is_on(value)) refuse();
-    }
-  }
-  const Json& recipe =
-      section_of(section_of(section_of(row, "software"), "extra"), "recipe");
-  if (count_of(recipe, "cpu_offloading_num_layers")) refuse();
-}
-
 // -------------------------------------------------------------------------------------- parallel
 
 struct Degrees {
   std::int64_t gpus = 0, tensor = 1, context = 1, pipeline = 1, data = 1, virtual_stages = 1;
 };
-
-// Heads may be shared out over context ranks by all-to-alls (DeepSpeed-Ulysses; Transformer
-// Engine's a2a). Megatron-LM's tests say so in their names alone.
-void refuse_axes(const Json& row) {
-  const bool all_to_all =
-      has(lower(text_of(row, "id")), "a2a") ||
-      has(lower(text_of(flags_of(row), "cp-comm-type")), "a2a") ||
-      has(lower(text_of(section_of(section_of(row, "parallel"), "extra"), "cp_comm_type")), "a2a");
-  if (stated_count(row, "parallel", "cp").value_or(1) > 1 && all_to_all) {
-    throw Error("parallel.cp", "context parallelism by all-to-alls is not covered yet");
-  }
-}
 
 // Of GPUs = tensor x context x pipeline x data, what is not stated follows from what is.
 Degrees read_degrees(const Json& row, Assumed& assumed) {
@@ -204,6 +144,9 @@ Json parallel_question(const Json& row, Degrees& degrees, Assumed& assumed) {
   Json parallel = {{"tensor", degrees.tensor}, {"pipeline", degrees.pipeline},
                    {"data", degrees.data}};
   if (degrees.context > 1) parallel["context"] = degrees.context;
+  if (degrees.context > 1 && shares_heads(row)) {
+    parallel["context_exchange"] = "all_to_all";
+  }
   if (degrees.tensor > 1) {
     const auto sequence = switch_of(section, "sequence_parallel");
     if (!sequence) assumed.emplace_back("sequence_parallel (no)");
@@ -430,16 +373,13 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   Assumed& assumed = question.assumed;
   // The model's head first, what the row cannot be asked for after it: the reason that is told
   // should be the deepest.
-  refuse_lora(row);
-  refuse_blocking_launches(row);
-  refuse_optimizer(row);
+  refuse_software(row);
   const std::int64_t tensor = stated_count(row, "parallel", "tp").value_or(1);
   if (tensor > kRanksMax) throw Error("parallel.tp", "too many ranks");
   Json model = model_question(row, shipped.models, assumed);
   Json precision = precision_question(row, assumed);
-  refuse_axes(row);
+  refuse_layout(row);
   refuse_experts(row, tensor);
-  refuse_offload(row);
   const Device& device = run_device(row, stated_count(row, "hardware", "gpus_total").value_or(1),
                                     shipped, assumed);
   Degrees degrees = read_degrees(row, assumed);

@@ -232,6 +232,7 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
       [](const Route&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const Permute&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const Regroup&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
+      [](const ShareHeads&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses contexts"); },
       [](const OwnSlots&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const LatentKeys&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses it"); },
       [&](const auto& other) { stepcast::cuda::launch(other, work, launch()); });

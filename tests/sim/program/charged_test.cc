@@ -26,6 +26,7 @@ TEST(ChargedAxis, TakesExpertRanksForDataRanksUnlessTheyExchangeTokens) {
     EXPECT_EQ(charged(axes, TransferKind::kAllToAll), Axis::kExpert);
     EXPECT_EQ(charged(axes, TransferKind::kAllGather, Stream::kExpert), Axis::kExpert);
   }
+  EXPECT_EQ(charged(Axis::kContext, TransferKind::kAllToAll, Stream::kContext), Axis::kContext);
 }
 
 }  // namespace

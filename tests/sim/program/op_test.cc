@@ -47,6 +47,10 @@ std::vector<Op> one_of_each() {
       Permute{PermutePart::kUnpermute, 4, 2, 24, 16, Dtype::kFp32, true},
       Regroup{2, 3, 4, 16, Dtype::kBf16},
       OwnSlots{8, 2, 3, 4, 2},
+      Regroup{3, 2, 4, 16, Dtype::kBf16, Regrouping::kToSequence},
+      Regroup{2, 3, 4, 16, Dtype::kFp32, Regrouping::kToRanks},
+      ShareHeads{false, 4, 2, {16, 8, 8}, Dtype::kBf16},
+      ShareHeads{true, 4, 2, {16, 0, 0}, Dtype::kFp32},
   };
 }
 

@@ -390,8 +390,12 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   Json by_heads = with("parallel.cp", "2");
   by_heads["parallel"]["dp"] = 1;
   EXPECT_EQ(row_refusal(by_heads), "");
+  const auto gathers = ContextExchange::kAllGather;  // as the row's framework does
+  EXPECT_EQ(read(ask(by_heads)).plan.context_exchange, gathers);
   by_heads["parallel"]["extra"]["cp_comm_type"] = "a2a";
-  EXPECT_THAT(row_refusal(by_heads), HasSubstr("context parallelism by all-to-alls"));
+  EXPECT_EQ(read(ask(by_heads)).plan.context_exchange, ContextExchange::kAllToAll);
+  by_heads["parallel"]["extra"]["cp_comm_type"] = "a2a+p2p";
+  EXPECT_THAT(row_refusal(by_heads), HasSubstr("all-to-alls within a ring"));
   EXPECT_THAT(row_refusal(with("parallel.ep", "8")), HasSubstr("the model has no experts"));
   EXPECT_THAT(row_refusal(with("model.name", "x-moe-8x7b")), HasSubstr("model.experts"));
   EXPECT_THAT(row_refusal(with("model.name", "gpt-oss-20b")), HasSubstr("sinks"));

@@ -75,6 +75,7 @@ class DeviceOp final : public TwoSidedOp {
         [&](const Permute&) { throw std::runtime_error("experts are not covered here"); },
         [&](const LatentKeys&) { throw std::runtime_error("latents are not covered here"); },
         [&](const Regroup&) { throw std::runtime_error("experts are not covered here"); },
+        [&](const ShareHeads&) { throw std::runtime_error("contexts are not covered here"); },
         [&](const OwnSlots&) { throw std::runtime_error("experts are not covered here"); },
         [&](const auto& op) { launch(op, there, at); });
     require(cudaDeviceSynchronize());
