@@ -91,6 +91,7 @@ void Trial::shrink_attention(std::int64_t positions) {
       [](auto&) {});
   place.batch.sequence_length = positions;
   place.batch.micro_batch = 1;
+  if (place.context.ranks > 1) place.context.positions = positions;  // whole sequences, of heads
 }
 
 void Trial::shrink() {

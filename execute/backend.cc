@@ -124,6 +124,7 @@ std::string unsupported(const Op& op) {
     return "more slots than 32 bits number";
   }
   const auto* own = std::get_if<OwnSlots>(&op);
+  if (own != nullptr && own->rows % own->ranks != 0) return "its ranks have as many rows each";
   if (own != nullptr && own->experts * own->capacity * own->ranks >
                             std::numeric_limits<std::int32_t>::max()) {
     return "more slots than 32 bits number";

@@ -43,17 +43,20 @@ std::string context_fault(const Job& job, const Attention& op, std::string other
   return parts && fits ? "" : "these are not the queries and keys of two stretches a context rank";
 }
 
-// Whole numbers and masks are moved but not added up.
-std::string sum_fault(const Job& job, const Body& body, const Collective& collective) {
+// Numbers travel as floats (convert.h) where they are added up or gathered: slots of experts are
+// gathered but not added up.
+std::string travel_fault(const Job& job, const Body& body, const Collective& collective) {
   const TransferKind kind = job.transfers[static_cast<std::size_t>(collective.transfer)].kind;
-  if (kind != TransferKind::kAllReduce && kind != TransferKind::kReduceScatter) return "";
+  const bool sums = kind == TransferKind::kAllReduce || kind == TransferKind::kReduceScatter;
+  if (!sums && kind != TransferKind::kAllGather) return "";
   const Operands& all = collective.operands;
-  for (std::int32_t i = all.first; i < all.first + all.reads; ++i) {
+  for (std::int32_t i = all.first; i < all.first + all.reads + all.writes; ++i) {
     const auto id = static_cast<std::size_t>(body.operands[static_cast<std::size_t>(i)]);
     const Dtype dtype = job.tensors[id].dtype;
     if (dtype == Dtype::kFp32 || dtype == Dtype::kBf16) continue;
-    return fmt::format("{} adds up {}; only fp32 and bf16 are added up",
-                       label_text(job, collective.label), dtype_name(dtype));
+    if (!sums && dtype == Dtype::kInt32) continue;
+    return fmt::format("{} {} {}, which is not carried out", label_text(job, collective.label),
+                       sums ? "adds up" : "gathers", dtype_name(dtype));
   }
   return "";
 }
@@ -87,7 +90,7 @@ std::string executable(const Job& job) {
     for (const Instruction& instruction : body.code) {
       const auto* c = std::get_if<Collective>(&instruction);
       if (c == nullptr) continue;
-      if (const std::string fault = sum_fault(job, body, *c); !fault.empty()) return fault;
+      if (const std::string fault = travel_fault(job, body, *c); !fault.empty()) return fault;
       if (c->pieces == 1) continue;
       return fmt::format("{} is moved in {} pieces, which is forecast but not carried out yet; set "
                          "parallel.tensor_pieces to 1",

@@ -62,7 +62,7 @@ enum class ExchangeKind : std::uint8_t {
   // Of the context axis: keys and values are gathered (kAllGather), or
   kShift,          // go to the next rank, those of the one before come. Backward passes them round
                    // once more, with their gradients (Backward::ring)
-  // Of the axes over which experts are spread:
+  // Of the axes over which experts are spread, and of the context axis, of heads:
   kAllToAll,       // forward gives each rank its part of the rows; so does backward
 };
 struct Exchange {

@@ -8,7 +8,8 @@ namespace stepcast {
 
 namespace {
 
-// The shapes of the matrices that a forward product multiplies by, each once.
+// The shapes of the matrices that a forward product multiplies by, each once; of a rank's experts
+// that of one, for each has a product of its own.
 std::vector<Shape> matrix_shapes(const Network& network, bool head) {
   std::vector<Shape> shapes;
   for (const Block& block : network.kinds) {
@@ -16,11 +17,14 @@ std::vector<Shape> matrix_shapes(const Network& network, bool head) {
     for (const Node& node : block.nodes) {
       const auto* op = std::get_if<Op>(&node.work);
       if (op == nullptr || !std::holds_alternative<Gemm>(*op) || node.in.size() < 2) continue;
-      const Value& value = block.values[static_cast<std::size_t>(node.in[1])];
-      if (value.kind != ValueKind::kWeight) continue;
-      if (std::find(shapes.begin(), shapes.end(), value.shape) == shapes.end()) {
-        shapes.push_back(value.shape);
+      const Value* value = &block.values[static_cast<std::size_t>(node.in[1])];
+      if (value->original != kNoValue) {  // a copy in 8 bits
+        value = &block.values[static_cast<std::size_t>(value->original)];
       }
+      if (value->kind != ValueKind::kWeight) continue;
+      Shape shape = value->shape;
+      if (value->experts > 0) shape.sizes[0] /= value->experts;
+      if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
     }
   }
   return shapes;

@@ -4,12 +4,13 @@
 //   weight_gradient_placeholders
 //       Transformer Engine, pytorch/module/base.py, get_dummy_wgrad(): where weight gradients are
 //       added to the main gradients inside the product, autograd still wants a tensor of the
-//       weight's shape; one of each shape is kept. (rows, columns) of the matrices of a layer and
-//       of the head (of Megatron-LM since core 0.14), in the compute type.
+//       weight's shape; one of each shape is kept. (rows, columns) of the matrices of a layer, of
+//       one expert, and of the head (of Megatron-LM since core 0.14), in the compute type.
 //   gather_buffer
 //       Megatron-LM, core/tensor_parallel/layers.py: what the head gathers under sequence
 //       parallelism lies in a buffer that stays. (tokens, hidden) in the compute type, on the stage
-//       with the head.
+//       with the head. So do the tokens that all ranks of the experts gather (core/transformer/moe/
+//       token_dispatcher.py: use_global_buffer), on every stage; the larger is kept.
 //   score_buffer
 //       Megatron-LM, core/transformer/dot_product_attention.py: what its own, unfused attention
 //       hands to the product of queries and keys to be added, with factor 0, is a buffer that
@@ -17,7 +18,8 @@
 //       gather_buffer (GlobalMemoryBuffer, "mpu"): of both the larger is kept.
 //   kernel_workspace
 //       Transformer Engine, get_cublas_workspace_size_bytes(): 32 MiB on Hopper and later, 4 MiB
-//       before. One a rank.
+//       before. One a rank; where experts' products are a kernel each, another on each of their
+//       four streams (get_multi_stream_cublas_workspace).
 //
 // And what lies on the stage with the head for most of a step:
 //   deferred_head

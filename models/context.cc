@@ -1,6 +1,7 @@
 // Llama 3's gathered keys and values (Dubey et al. 2024, section 3.3.2), and ring attention (Liu et
 // al. 2023) over two stretches a rank (Brandon et al. 2023, "Striped Attention", balance causal
-// work in like manner); NVIDIA/TransformerEngine has both (context_parallel.py). O(c) nodes.
+// work in like manner); DeepSpeed-Ulysses (Jacobs et al. 2023), which shares out heads.
+// NVIDIA/TransformerEngine has all three (context_parallel.py). O(c) nodes.
 #include "models/context.h"
 
 #include <array>

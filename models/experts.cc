@@ -1,7 +1,9 @@
 // A layer's mixture of experts: tokens go to the ranks of their experts and come back (GShard,
 // Lepikhin et al. 2020; Megatron-Core's all-to-all dispatcher, megatron/core/transformer/moe/
 // token_dispatcher.py). With n ranks that share the experts and C slots for each expert, a rank
-// sends (n - 1) / n of E C rows in each of four all-to-alls, two a direction.
+// sends (n - 1) / n of E C rows in each of four all-to-alls, two a direction. Or all ranks gather
+// all tokens, and what they make of them is reduced and scattered: (n - 1) times a rank's tokens
+// in each of four exchanges.
 //
 // A rank has the same number of slots for each expert, filled or not (Route in op.h), so all shapes
 // are known. The router's weight of a token goes with it and multiplies the expert's activation, so

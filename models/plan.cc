@@ -315,7 +315,7 @@ Trouble shared_heads_trouble(const Plan& plan, const Model& model) {
   if (heads % plan.context != 0) {
     return trouble("parallel", "context",
                    fmt::format("{} heads that a tensor rank has of queries and of keys cannot be "
-                               "divided by context {}; use {}, or context_exchange \"ring\"",
+                               "divided by context {}; use {}, or another context_exchange",
                                heads, plan.context, divisors_text(heads)));
   }
   if (model.qk_norm && plan.fused_qkv) {
@@ -389,11 +389,17 @@ Trouble sequence_trouble(const Plan& plan, const Model& model) {
                                                 real(expert_capacity(model, plan)) /
                                                 real(plan.tokens());  // for a token
   const double experts = slots * (real(model.hidden) + 2 * real(model.expert_ffn));
-  const double token = real(model.layers) * (width + 16 * experts + scores) + 16.0 * vocabulary;
+  const bool gathers = plan.expert_exchange == ExpertExchange::kAllGather;
+  const double gathered =
+      gathers ? real(plan.expert) * real(plan.expert_tensor) *
+                    (real(model.hidden) + 2 * real(model.experts_per_token))
+              : 0.0;
+  const double layer = width + 16 * experts + 16 * gathered + scores;
+  const double token = real(model.layers) * layer + 16.0 * vocabulary;
   const double tokens = real(plan.tokens());
   const double widest = std::max({real(model.hidden), 2 * real(model.ffn), vocabulary, experts,
-                                  2 * real(model.shared_ffn), 3 * real(model.query_width()),
-                                  scores / 16});
+                                  gathered, 2 * real(model.shared_ffn),
+                                  3 * real(model.query_width()), scores / 16});
   if (tokens * widest > kElementsMax) {
     return trouble("batch", "micro",
                    fmt::format("a tensor of {} x {} tokens has too many elements to count; at most "

@@ -1,7 +1,7 @@
-// A mixture of experts (op.h): its router, tokens to their slots and back, blocks of rows that
-// change places, and activations times the router's weight of a row. Slots are given out in one
-// pass over the tokens, so the earlier ones have them. O(rows experts chosen) the router,
-// O(elements) all else.
+// A mixture of experts (op.h): its router, tokens to their slots and back, and activations times
+// the router's weight of a row; and rows that change places, of experts or of a sequence's ranks.
+// Slots are given out in one pass over the tokens, so the earlier ones have them. O(rows experts
+// chosen) the router, O(elements) all else.
 #include <algorithm>
 #include <cmath>
 #include <span>

@@ -30,11 +30,12 @@ int cuda_device_of_process(int rank) {
 std::string cuda_unsupported(const Job& job) {
   const auto of_context = [](const Op& op) {
     const auto* attention = std::get_if<Attention>(&op);
-    return attention != nullptr && attention->source != KeySource::kOwn;
+    return std::holds_alternative<ShareHeads>(op) ||
+           (attention != nullptr && attention->source != KeySource::kOwn);
   };
   const auto of_experts = [](const Op& op) {
     return std::holds_alternative<Route>(op) || std::holds_alternative<Permute>(op) ||
-           std::holds_alternative<Regroup>(op) || std::holds_alternative<OwnSlots>(op);
+           std::holds_alternative<OwnSlots>(op);
   };
   if (std::any_of(job.ops.begin(), job.ops.end(), of_experts)) {
     return "experts are not carried out on GPUs yet; say --device cpu";

@@ -84,7 +84,9 @@ struct Gemm {
 // ranks too, which stand in a tensor kv (tokens, 2 g d): first all keys, then values. Below, q is
 // [qk,] qkv, of which only the queries are read then, and only their columns of d_qkv written; or a
 // tensor of queries alone, and d_qkv its gradient.
-//   kOwn       the rank's own, in qkv, as above: its tokens are in ascending order
+//   kOwn       the rank's own, in qkv, as above: its tokens are in ascending order. Where queries
+//              are a whole sequence (Batch::sequence_length), those of all ranks' tokens: rank i of
+//              c then has the i-th of c equal shares of its tensor rank's heads (ShareHeads)
 //   kGathered  all ranks', in kv (c tokens, 2 g d), rank by rank. keys = c queries, of which
 //              `causal` leaves half: every rank has an equal part of the whole triangle
 //                kForward  q, kv -> o, lse        kBackward  q, kv, o, lse, d_o -> d_qkv, d_kv

@@ -288,6 +288,7 @@ Op read_own_slots(Tokens& in) {
   o.experts = in.integer("experts=", 1, kSizeMax);
   o.capacity = in.integer("capacity=", 1, kSizeMax / o.experts);
   o.ranks = in.integer("ranks=", 1, std::min(o.rows, kSizeMax / (o.experts * o.capacity)));
+  if (o.rows % o.ranks != 0) in.fail("as many rows of each rank");
   return o;
 }
 

@@ -89,6 +89,26 @@ TEST(Reference, FindsNothingWrongWithTheKernels) {
   }
 }
 
+// Tokens gathered by all ranks of the experts, and a sequence whose heads are shared out, longer
+// than what attention is made smaller to.
+TEST(Reference, FindsNothingWrongWithWhatRanksExchange) {
+  Plan experts = plan_of(true), heads = experts;
+  experts.tensor = experts.expert = 2;
+  experts.sequence_parallel = true;
+  experts.expert_exchange = ExpertExchange::kAllGather;
+  heads.context = 2;
+  heads.context_exchange = ContextExchange::kAllToAll;
+  heads.dropout = true;
+  for (const auto& [model, plan] :
+       {std::pair(with_experts(llama()), experts), std::pair(gpt(), heads)}) {
+    const Job job = lowered(model, plan);
+    const auto backend = make_cpu_backend(1);
+    const KernelCheck check = check_kernels(job, *backend);
+    EXPECT_EQ(check.kernels, job.ops.size());
+    EXPECT_LT(check.worst, 3e-5);
+  }
+}
+
 // Every single op of a Job, off by a thousandth, is found and named.
 TEST(Reference, FindsEveryKernelThatIsWrong) {
   for (const bool fused : {true, false}) {

@@ -20,12 +20,12 @@ constexpr std::int64_t kMatrices = 64 * 32 + 32 * 32 + 192 * 32 + 32 * 96;
 constexpr std::int64_t kHead = 128 * 32;
 
 // Bytes that rest on a stage beyond what the plan without buffers has there.
-std::int64_t kept(const Plan& plan, std::size_t stage) {
+std::int64_t kept(const Plan& plan, std::size_t stage, const Model& model = kModel) {
   Plan bare = plan;
   bare.weight_gradient_placeholders = bare.gather_buffer = bare.score_buffer = false;
   bare.kernel_workspace = Bytes(0);
-  const Job with = lower(transformer(kModel, plan), plan);
-  const Job without = lower(transformer(kModel, bare), bare);
+  const Job with = lower(transformer(model, plan), plan);
+  const Job without = lower(transformer(model, bare), bare);
   EXPECT_EQ(verify(with), "");
   const StageMemory more = account(with).stages[stage], less = account(without).stages[stage];
   EXPECT_EQ(more.peak - less.peak, more.resident - less.resident);
@@ -36,6 +36,9 @@ TEST(Buffers, HoldAPlaceholderOfEachShapeHoweverManyLayersThereAre) {
   Plan plan = small_plan(16, 1, 1);
   plan.weight_gradient_placeholders = true;
   EXPECT_EQ(kept(plan, 0), 2 * (kMatrices + kHead));
+  plan.eight_bit.scaling = Scaling::kTensor;  // products read copies, gradients are the matrices'
+  EXPECT_EQ(kept(plan, 0), 2 * (kMatrices + kHead));
+  plan.eight_bit.scaling = Scaling::kNone;
   plan.tensor = 2;
   EXPECT_EQ(kept(plan, 0), kMatrices + kHead);
   plan.compute = Dtype::kFp32;
@@ -46,6 +49,27 @@ TEST(Buffers, HoldAPlaceholderOfEachShapeHoweverManyLayersThereAre) {
   plan.pipeline = 2;
   EXPECT_EQ(kept(plan, 0), 2 * kMatrices);
   EXPECT_EQ(kept(plan, 1), 2 * (kMatrices + kHead));
+}
+
+// Transformer Engine keeps one of each shape, and every expert's product has that of one. With
+// experts of 24: fc1 (48, 32), fc2 (32, 24) and the router (4, 32). What the two ranks gather, 32
+// tokens of 32, has a buffer in turn.
+TEST(Buffers, HoldForExpertsWhatOneOfThemTakes) {
+  Model model = kModel;
+  model.experts = 4;
+  model.experts_per_token = 2;
+  model.expert_ffn = 24;
+  Plan plan = small_plan(16, 1, 1);
+  plan.expert = plan.data = 2;
+  plan.global_batch = 2;
+  plan.weight_gradient_placeholders = true;
+  const std::int64_t matrices = 64 * 32 + 32 * 32 + 48 * 32 + 32 * 24 + 4 * 32;
+  EXPECT_EQ(kept(plan, 0, model), 2 * (matrices + kHead));
+  plan.weight_gradient_placeholders = false;
+  plan.gather_buffer = true;
+  EXPECT_EQ(kept(plan, 0, model), 0);
+  plan.expert_exchange = ExpertExchange::kAllGather;
+  EXPECT_EQ(kept(plan, 0, model), 2 * 16 * 32 * 2);
 }
 
 // 16 tokens of 32 in bf16, where the head is.

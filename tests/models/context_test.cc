@@ -76,7 +76,7 @@ TEST(Context, SharesOutHeadsThatThereAre) {
   Model model = llama_model(2, kStreamWidth, kQueryHeads, kKeyHeads, 256, 512);
   EXPECT_EQ(trouble_with(plan, model).value().what,
             "4 heads that a tensor rank has of queries and of keys cannot be divided by context 8; "
-            "use 1, 2 or 4, or context_exchange \"ring\"");
+            "use 1, 2 or 4, or another context_exchange");
   plan.context = 4;
   EXPECT_FALSE(trouble_with(plan, model));
   plan.tensor = 2;

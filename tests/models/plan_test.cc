@@ -370,6 +370,18 @@ TEST(Plan, RefusesASequenceBeyondLearnedPositionsButNotBeyondRotaryOnes) {
 }
 
 TEST(Plan, RefusesWhatWouldOverflow) {
+  Model experts = llama();
+  experts.experts = 1 << 14;
+  experts.experts_per_token = 1;
+  experts.expert_ffn = 64;
+  Plan plan;
+  plan.sequence_length = 1 << 20;
+  plan.micro_batch = 64;
+  plan.expert = plan.data = 1 << 14;
+  plan.global_batch = plan.micro_batch * plan.data;
+  EXPECT_FALSE(trouble_with(plan, experts));
+  plan.expert_exchange = ExpertExchange::kAllGather;
+  EXPECT_THAT(trouble_with(plan, experts).value().what, HasSubstr("too many elements to count"));
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 16777216, "micro": 1048576}})"),
               HasSubstr("too many elements to count"));
   EXPECT_THAT(error_of(R"({"batch": {"sequence_length": 1, "global": 2147483647}})"),

@@ -158,8 +158,9 @@ std::vector<Field> batch_and_parallel_fields() {
            "beside attention on the block before (Transformer Engine's p2p), gathered before "
            "attention (Llama 3, PyTorch), or not: each takes whole sequences of its share of the "
            "heads (DeepSpeed-Ulysses; Transformer Engine's a2a).",
-           "A ring hides most bytes, in smaller kernels; all_to_all sends fewer, of queries and "
-           "results, too, and needs as many key-value heads."),
+           "A ring hides most bytes, in smaller kernels; all_to_all sends queries and results, "
+           "too, but each once: fewer bytes where ranks are many. It needs as many key-value "
+           "heads."),
       count("parallel.expert", "1", kDegree,
             "Ranks that share the experts of a layer: all tensor ranks (where expert_tensor is 1) "
             "and context ranks, and some of the data ranks.",
@@ -417,8 +418,8 @@ std::vector<Field> memory_fields() {
             "One layer's matrices in the compute type, more memory."),
       field(Form::kSwitch, "buffers.gather_buffer", "false",
             "The head's gathered input lies in a buffer that stays (Megatron-LM with sequence "
-            "parallelism).",
-            "Tokens x hidden x 2 bytes on the last stage."),
+            "parallelism), as do the tokens that ranks of experts gather.",
+            "Tokens x hidden x 2 bytes on the last stage; of gathered tokens, on each."),
       field(Form::kSwitch, "buffers.score_buffer", "false",
             "A buffer of the shape of unfused attention's scores stays (Megatron-LM's own "
             "attention).",
@@ -429,7 +430,8 @@ std::vector<Field> memory_fields() {
             "Tokens x vocabulary x 2 bytes for each on the last stage."),
       field(Form::kBytes, "buffers.kernel_workspace", "\"0 MB\"",
             "A workspace that a kernel library keeps besides: Transformer Engine has \"32 MiB\" "
-            "from Hopper on, \"4 MiB\" before.")};
+            "from Hopper on, \"4 MiB\" before; with experts, whose products run on four streams, "
+            "five times that.")};
 }
 
 std::vector<Field> question_fields() {

@@ -91,10 +91,14 @@ void add_degrees(const Plan& plan, const Model& model, std::vector<Change>& chan
 }
 
 // Context ranks instead of data ranks, and back.
-void add_context(const Plan& plan, std::vector<Change>& changes) {
+void add_context(const Plan& plan, const Model& model, std::vector<Change>& changes) {
+  const bool sliding = model.window > 0 && model.window < plan.attended();
   const auto add = [&](const char* name, std::int64_t context, std::int64_t data) {
     std::vector<std::string> sets = {set_text("parallel.context", context),
                                      set_text("parallel.data", data)};
+    if (context > 1 && plan.context == 1 && (model.latent() || sliding)) {  // by heads alone
+      sets.emplace_back("parallel.context_exchange=all_to_all");
+    }
     keep_global_batch(plan, sets);
     changes.push_back({name, std::move(sets)});
   };
@@ -328,7 +332,7 @@ std::vector<Change> changes_of(const Plan& plan, const Model& model) {
   add_batch(plan, changes);
   add_pipeline(plan, model, changes);
   add_degrees(plan, model, changes);
-  add_context(plan, changes);
+  add_context(plan, model, changes);
   add_experts(plan, model, changes);
   return changes;
 }

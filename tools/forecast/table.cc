@@ -72,7 +72,7 @@ std::string plan_text(const WhatIf& what_if) {
     if (plan.virtual_stages > 1) words.push_back(fmt::format("virtual {}", plan.virtual_stages));
   }
   words.push_back(fmt::format("data {}", plan.data));
-  if (plan.expert > 1) {
+  if (plan.expert * plan.expert_tensor > 1) {
     const bool gathered = plan.expert_exchange == ExpertExchange::kAllGather;
     words.push_back(fmt::format("experts over {} ranks{}", plan.expert,
                                 gathered ? " (all_gather)" : ""));

@@ -124,7 +124,8 @@ void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
     if (!fused) fused = switch_of(recipe_of(row), fmt::format("moe_{}_fusion", name));
     if (fused) what_if["fusion"][key] = *fused;
   }
-  const std::string backend = text_of(recipe_of(row), "moe_flex_dispatcher_backend");
+  std::string backend = text_of(recipe_of(row), "moe_flex_dispatcher_backend");
+  if (backend.empty() && dispatcher == "flex") backend = "DeepEP";
   if (!backend.empty()) assumed.push_back(fmt::format("dispatcher (all-to-alls, not {})", backend));
 }
 

@@ -18,12 +18,12 @@ struct RunExperts {
 // Throws Error (place: the row's field) where the row says too little, or what no model here has.
 RunExperts run_experts(const Json& row, std::int64_t ffn, std::vector<std::string>& assumed);
 
-// Throws Error for experts that are reached in another way than a Job's: tokens gathered from all
-// ranks, all-to-alls beside another micro-batch's work, experts that are cut otherwise.
+// Throws Error for experts that are reached in another way than a Job's: all-to-alls beside another
+// micro-batch's work, experts that are cut otherwise.
 void refuse_experts(const Json& row, std::int64_t tensor);
 
-// The what-if's "parallel.expert", "parallel.expert_tensor", "capacity_factor" and, where the row
-// says it, "fusion.permutes" and "fusion.routers", if the model has experts.
+// The what-if's "parallel.expert", "expert_tensor", "expert_exchange", "capacity_factor" and, where
+// the row says it, "fusion.permutes" and "fusion.routers", if the model has experts.
 void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
                  std::vector<std::string>& assumed);
 

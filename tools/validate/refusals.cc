@@ -2,6 +2,7 @@
 #include "tools/validate/refusals.h"
 
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -63,7 +64,10 @@ void refuse_offload(const Json& row) {
 // names alone. Heads are shared out by all-to-alls (a2a), by rings of such groups (a2a+p2p), or
 // keys and values go round a ring.
 std::string context_words(const Json& row) {
-  return lower(text_of(row, "id") + " " + text_of(flags_of(row), "cp-comm-type") + " " +
+  std::string id = lower(text_of(row, "id"));
+  constexpr std::string_view kOfExperts = "a2a_ovlp";  // all-to-alls beside another micro-batch
+  if (const auto at = id.find(kOfExperts); at != std::string::npos) id.erase(at, kOfExperts.size());
+  return lower(id + " " + text_of(flags_of(row), "cp-comm-type") + " " +
                text_of(section_of(section_of(row, "parallel"), "extra"), "cp_comm_type"));
 }
 

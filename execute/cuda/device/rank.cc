@@ -231,7 +231,7 @@ void DeviceRank::compute(const Body& body, const Compute& compute) {
       op, [&](const Gemm& gemm) { product(gemm, work); }, [](const Update&) {},
       [](const Route&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const Permute&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
-      [](const Regroup&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
+      [](const Regroup&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses what has it"); },
       [](const ShareHeads&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses contexts"); },
       [](const OwnSlots&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses experts"); },
       [](const LatentKeys&) { STEPCAST_CHECK(false, "cuda_unsupported() refuses it"); },

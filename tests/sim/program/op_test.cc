@@ -229,6 +229,9 @@ TEST(Op, RefusesTextThatIsNoOpAndSaysWhatItExpected) {
   EXPECT_NE(trouble("route forward 4x8 chosen=2 capacity=1000000000000000000 bf16"), "");
   EXPECT_NE(trouble("permute scatter 4x8 chosen=2 slots=8 bf16"), "");
   EXPECT_NE(trouble("regroup 2x3x4 bf16"), "");
+  EXPECT_NE(trouble("regroup 2x3x4x8 bf16 to_sequence"), "");  // of two stretches each
+  EXPECT_NE(trouble("own_slots 5x1 experts=1 capacity=4 ranks=2"), "");
+  EXPECT_NE(trouble("share_heads forth 4 ranks=2 queries=16 keys=7 values=8 bf16"), "");
   EXPECT_NE(trouble(""), "");
   EXPECT_NE(trouble("gemm forward 1000000000000x1000000000000x1000000000000 bf16"), "");
 }
