@@ -89,8 +89,7 @@ DropoutRows dropout_rows(const Attention& op, const Work& work) {
   const ContextShare& context = work.place.context;
   if (context.ranks == 1) return score_rows(work, op.heads, op.queries);
   DropoutRows rows = score_rows(work, op.heads, work.place.batch.sequence_length);
-  if (op.source != KeySource::kOwn || op.queries < context.positions) return rows;
-  // Whole sequences, of this rank's share of the tensor rank's heads.
+  if (!has_whole_sequences(op, context.positions)) return rows;
   rows.first_head = rows.first_head * context.ranks + context.rank * op.heads;
   rows.model_heads *= context.ranks;
   return rows;

@@ -53,6 +53,12 @@ struct Work {
   Dropout dropout = {};
 };
 
+// Whether a rank's own tokens are whole sequences, of `positions`: where ranks share a sequence, it
+// has its share of the heads of them (KeySource::kOwn in op.h).
+constexpr bool has_whole_sequences(const Attention& op, std::int64_t positions) {
+  return op.source == KeySource::kOwn && op.queries == positions;
+}
+
 // Whether the op drops elements, or takes the gradient of that: it needs Work::dropout.
 bool drops(const Op& op);
 // Which rows of the model the op's are. REQUIRES: drops(work.op).

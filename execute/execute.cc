@@ -32,8 +32,8 @@ std::string dropout_fault(const Job& job, const Op& op) {
 std::string context_fault(const Job& job, const Attention& op, std::string other) {
   const std::int64_t ranks = job.mesh.degree(Axis::kContext);
   if (!other.empty() || (ranks == 1 && op.source == KeySource::kOwn)) return other;
-  const bool whole = op.source == KeySource::kOwn && op.queries == job.batch.sequence_length;
-  if (whole && op.keys == op.queries && op.causal) return "";  // of a share of the heads
+  const bool whole = has_whole_sequences(op, job.batch.sequence_length);
+  if (whole && op.keys == op.queries && op.causal) return "";
   const bool parts = job.batch.sequence_length == ranks * op.queries && op.queries % 2 == 0;
   bool fits = op.causal && op.keys == op.queries;
   if (op.source == KeySource::kGathered) fits = op.causal && op.keys == ranks * op.queries;

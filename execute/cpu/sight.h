@@ -25,7 +25,7 @@ class Sight {
  public:
   Sight(const Attention& op, const Place& place)
       : op_(op),
-        own_(has_all(op, place) ? ContextShare{} : place.context),
+        own_(has_whole_sequences(op, place.context.positions) ? ContextShare{} : place.context),
         other_(own_.before(op.step)) {}
 
   std::int64_t queries() const { return op_.queries; }
@@ -53,11 +53,6 @@ class Sight {
   }
 
  private:
-  // Whole sequences, of this rank's share of the heads.
-  static bool has_all(const Attention& op, const Place& place) {
-    return op.source == KeySource::kOwn && op.queries == place.context.positions;
-  }
-
   const Attention& op_;
   ContextShare own_, other_;
 };

@@ -27,6 +27,7 @@
 
 #include <algorithm>
 #include <array>
+
 #include "sim/program/text.h"
 
 namespace stepcast {

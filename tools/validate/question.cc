@@ -418,11 +418,12 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   // Megatron-Core's own CUDA graphs, of layers or of the whole iteration: the host issues those.
   const Json& recipe = section_of(section_of(section_of(row, "software"), "extra"), "recipe");
   const std::string graphs = text_of(recipe, "cuda_graph_impl");
-  if (graphs == "local" || graphs == "full_iteration") what_if["host"]["launch"] = "0 us";
+  const bool whole = graphs == "local" || graphs == "full_iteration";
   // Or of parts of a layer: what goes with a router.
   const Json* scope = member(recipe, "cuda_graph_scope");
-  const bool routed = scope != nullptr && scope->dump().find("moe_router") != std::string::npos;
-  if (routed || what_if["host"].contains("launch")) what_if["host"]["route"] = "0 us";
+  const bool routed = scope != nullptr && has(scope->dump(), "moe_router");
+  if (whole) what_if["host"]["launch"] = "0 us";
+  if (whole || routed) what_if["host"]["route"] = "0 us";
   const Json& run = section_of(section_of(row, "software"), "extra");
   if (const auto scan = switch_of(run, "scan_layers")) what_if["scan_layers"] = *scan;
   const Json& extra = section_of(section_of(row, "model"), "extra");
