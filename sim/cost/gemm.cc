@@ -75,11 +75,12 @@ double sustained_bandwidth(const Device& device) {
 
 // Rate of the main loop with the largest tile: the time of the reference product at
 // the matrix efficiency, less its epilogue, without its ramp.
-double main_loop_rate(const Gemm& gemm, const Device& device) {
+double main_loop_rate(const Gemm& gemm, const Device& device, const Room& room) {
   const Dtype dtype = gemm.dtype;
   const double work = 2 * kReference * kReference * kReference;
   const MatrixKernels& matrix = device.kernels.matrix;
-  const double of_bf16 = gemm.block_scales ? matrix.fp8_block : matrix.fp8;
+  const double of_bf16 = (gemm.block_scales ? matrix.fp8_block : matrix.fp8) *
+                         (room.rested ? 1 : matrix.fp8_sustained);
   const double share = matrix.efficiency * (dtype == Dtype::kFp8 ? of_bf16 : 1);
   const double whole = work / (matrix_rate(dtype, device).value * share);
   const double output = kReference * kReference * static_cast<double>(dtype_size(dtype));
@@ -103,7 +104,7 @@ class Pricing {
  public:
   Pricing(const Gemm& gemm, const Device& device, const Room& room)
       : gemm_(gemm), device_(device), room_(room),
-        per_processor_(main_loop_rate(gemm, device) / device.multiprocessors),
+        per_processor_(main_loop_rate(gemm, device, room) / device.multiprocessors),
         bandwidth_(sustained_bandwidth(device) * room.memory),
         operands_(static_cast<double>(traffic(Op(gemm)).count)),
         elements_(static_cast<double>(gemm.batch) * static_cast<double>(gemm.m) *

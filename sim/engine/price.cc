@@ -177,6 +177,31 @@ void place_kernels(const Job& job, const Cluster& cluster, Prices& prices) {
   }
 }
 
+// By transfer: whether it is moved in pieces anywhere. What moves pieces (userbuffers, symmetric
+// memory) moves the same whole, too, where no product waits for it.
+std::vector<bool> copied_transfers(const Job& job) {
+  std::vector<bool> copied(job.transfers.size());
+  for (const Body& body : job.bodies) {
+    for (const Instruction& instruction : body.code) {
+      const auto* c = std::get_if<Collective>(&instruction);
+      if (c != nullptr && c->pieces > 1) copied[static_cast<std::size_t>(c->transfer)] = true;
+    }
+  }
+  return copied;
+}
+
+// Parts are issued over several streams (TransformerEngine's userbuffers, PyTorch's symmetric
+// memory), so that the last wave of one and the first of the next share the multiprocessors, as
+// experts' products do.
+Seconds part_time(const Gemm& product, std::int16_t pieces, const Device& device) {
+  Gemm parts = part_of(product, pieces);
+  parts.batch = pieces;
+  parts.grouped = true;
+  Device streams = device;
+  streams.kernels.fusion.groups = false;
+  return op_cost(parts, streams).time * (1.0 / pieces);
+}
+
 // Each collective in pieces with the product beside it, once.
 void price_pieces(const Job& job, const Cluster& cluster, Prices& prices) {
   for (const Body& body : job.bodies) {
@@ -192,10 +217,9 @@ void price_pieces(const Job& job, const Cluster& cluster, Prices& prices) {
       const auto& product = std::get<Gemm>(job.ops[static_cast<std::size_t>(op)]);
       const Transfer& whole = job.transfers[static_cast<std::size_t>(c->transfer)];
       PiecePrice price{c->transfer, op, c->pieces, {}, {}};
-      price.part =
-          rounded(op_cost(part_of(product, c->pieces), cluster.device).time, "a part of a product");
+      price.part = rounded(part_time(product, c->pieces, cluster.device), "a part of a product");
       price.piece =
-          rounded(choose_transfer(piece_of(whole, c->pieces), job.mesh, cluster).time, "a piece");
+          rounded(choose_copies(piece_of(whole, c->pieces), job.mesh, cluster).time, "a piece");
       prices.pieces.push_back(price);
     }
   }
@@ -229,9 +253,12 @@ Prices price(const Job& job, const Cluster& given) {
     prices.basis.push_back(cost.basis);
   }
   const Profile* profile = cluster.profile.get();
+  const std::vector<bool> copied = copied_transfers(job);
   for (const Transfer& transfer : job.transfers) {
-    choices.push_back(choose_transfer(transfer, job.mesh, cluster));
     const bool timed = profile != nullptr && timed_choice(transfer, false, job.mesh, *profile);
+    const bool copies = copied[choices.size()] && !timed;
+    choices.push_back(copies ? choose_copies(transfer, job.mesh, cluster)
+                             : choose_transfer(transfer, job.mesh, cluster));
     prices.transfers.push_back(rounded(choices.back().time * (timed ? 1 : longer),
                                        std::string(transfer_name(transfer.kind)) + " of " +
                                            std::to_string(transfer.bytes.count) + " bytes"));

@@ -132,6 +132,9 @@ struct Prices {
 // that stream, the collective's for as much of it as compute runs beside (overlap.h). Two streams
 // whose transfers use the same port, the links inside a node or the NICs, get half of it each
 // (max-min fairness).
+//
+// What is moved in pieces anywhere is moved by copies (choose_copies() in sim/network/network.h);
+// the parts of the product beside it are issued over several streams and share the waves.
 Prices price(const Job& job, const Cluster& cluster);
 
 enum class Ranks : std::uint8_t {

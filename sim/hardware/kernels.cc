@@ -23,6 +23,7 @@ MatrixKernels read_matrix(const Object& object, MatrixKernels matrix, Basis basi
   matrix.burst_time = not_negative(object, "burst_time", matrix.burst_time);
   matrix.fp8 = object.number("fp8", matrix.fp8, kLeast, 10);
   matrix.fp8_block = object.number("fp8_block", matrix.fp8_block, kLeast, 10);
+  matrix.fp8_sustained = object.number("fp8_sustained", matrix.fp8_sustained, 1, 10);
   matrix.partial_wave = object.number("partial_wave", matrix.partial_wave, 0, 1);
   matrix.basis = basis;
   object.done();
@@ -113,6 +114,7 @@ Json kernels_json(const Device& device, Basis basis) {
                       {"burst_time", exact_seconds(kernels.matrix.burst_time)},
                       {"fp8", kernels.matrix.fp8},
                       {"fp8_block", kernels.matrix.fp8_block},
+                      {"fp8_sustained", kernels.matrix.fp8_sustained},
                       {"partial_wave", kernels.matrix.partial_wave}};
   }
   for (const auto& [name, attention] : kernels.attention) {

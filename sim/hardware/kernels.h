@@ -28,6 +28,8 @@ struct MatrixKernels {
   Seconds burst_time;        // a product this long has lost half of that gain
   double fp8 = 1;            // fp8's share over that of bf16
   double fp8_block = 1;      // the same, with a scale for each block (Gemm::block_scales)
+  double fp8_sustained = 1;  // both in training over what scans of rested devices say: a product in
+                             // 8 bits draws less for each FLOP, so power takes less of its rate
   double partial_wave = 1;   // of a last wave that fills the device partly: the share of the idle
                              // multiprocessors' time that is lost (stream-k kernels lose less)
   Basis basis = Basis::kDatasheet;

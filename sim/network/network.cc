@@ -44,6 +44,12 @@ constexpr std::int64_t kWindows = 16;     // nodes looked at where nodes differ
 // whose links are slower than their channels.
 constexpr Bandwidth kChannelCopy = gigabytes_per_second(21.3);
 
+// Multiprocessors that choose_copies() takes, one number for both: a gather goes through the copy
+// engines, a reduce-scatter is a kernel of 16 (TransformerEngine, initialize_ub in
+// transformer_engine/pytorch/module/base.py: use_ce, num_sm; NVIDIA/NeMo's userbuffers.py in
+// tp_overlap_configs: 8 to 24).
+constexpr int kCopyBlocks = 8;
+
 struct Step {
   std::int64_t degree, stride;
 };
@@ -352,6 +358,17 @@ TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh,
 
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster) {
   return choose_transfer(transfer, mesh, cluster).time;
+}
+
+TransferChoice choose_copies(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster) {
+  const Placement p = place(mesh, transfer.axes, transfer.ends_only, cluster);
+  if (p.ranks == 1 || p.nodes > 1) return choose_transfer(transfer, mesh, cluster);
+  const Bandwidth bus = bus_bandwidth(p, cluster);
+  const double sent = static_cast<double>(p.ranks - 1) / p.ranks;
+  TransferChoice choice =
+      simple_choice(transfer.bytes / bus * sent + cluster.node_latency, "copies", bus);
+  choice.channels = kCopyBlocks;
+  return choice;
 }
 
 }  // namespace stepcast

@@ -52,7 +52,7 @@ Bandwidth bus_bandwidth_of_nics(const Placement& placement, const Cluster& clust
 struct TransferChoice {
   Seconds time;
   std::string_view algorithm = "none";  // ring, tree, nvls, nvls-tree, pat; direct: neither of
-                                        // these (all-to-all, send); none: a group of one
+                                        // these (all-to-all, send); copies; none: a group of one
   std::string_view protocol = "none";   // ll, ll128, simple
   int channels = 0;                     // that NCCL has for it at most; 0: not known
   Bandwidth bus_bandwidth;              // of the term with the bytes, as nccl-tests counts it
@@ -95,6 +95,11 @@ TransferChoice choose_transfer(TransferKind kind, Bytes bytes, const Placement& 
 // has ranks.
 TransferChoice choose_transfer(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
+
+// An all-gather or a reduce-scatter that devices of one box do without NCCL, from one's memory to
+// the other's (Transformer Engine's userbuffers, PyTorch's symmetric memory): (n-1)/n S/B + one
+// latency, as each part goes straight to where it is needed. Across boxes as choose_transfer().
+TransferChoice choose_copies(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 
 // One hop of a message: all ranks at `coordinate` of the axis send `bytes` to their neighbour at
 // the next (the last to the first) at once. Where neighbours sit in one box it is the box's time,

@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t kRowsLeast = 4;  // of a source: fewer may all have the same flaw
 constexpr double kMemoryLeast = 0.65, kMemoryMost = 0.95;
 constexpr double kAttentionLeast = 0.8;
+constexpr double kEightBitMost = 1.3;
 
 struct Run {
   Job job;
@@ -34,6 +35,14 @@ void set(std::span<const double> values, Device& device) {
   device.kernels.matrix.efficiency = values[0];
   device.kernels.memory = values[1];
   for (auto& [name, attention] : device.kernels.attention) attention.sustained = values[2];
+  if (values.size() > 3) device.kernels.matrix.fp8_sustained = values[3];
+}
+
+bool has_eight_bit_product(const Job& job) {
+  return std::any_of(job.ops.begin(), job.ops.end(), [](const Op& op) {
+    const auto* gemm = std::get_if<Gemm>(&op);
+    return gemm != nullptr && gemm->dtype == Dtype::kFp8;
+  });
 }
 
 // By source, in the order of the file: the what-ifs with what was measured.
@@ -125,16 +134,23 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
   // at 10 MB, 0.9 from 100 MB up). Attention: what kernels that last long keep of the rate of short
   // ones, 0.85 forward on a B200 (flashinfer-ai/flashinfer#2899) to 0.97 backward on an H200
   // (NVIDIA/cudnn-frontend, benchmark/attention_training). What lies beyond these bounds has
-  // another cause.
-  const std::vector<Parameter> parameters = {
+  // another cause. 8 bits: at most, power takes nothing of the rate of a rested device, where it
+  // takes a quarter of that of 16 bits.
+  std::vector<Parameter> parameters = {
       {"matrix.efficiency", device.kernels.matrix.efficiency, 0.2, 1},
       {"memory", std::clamp(device.kernels.memory, kMemoryLeast, kMemoryMost), kMemoryLeast,
        kMemoryMost},
       {"attention.sustained", std::max(device.kernels.usual().sustained, kAttentionLeast),
        kAttentionLeast, 1}};
+  if (std::any_of(runs.begin(), runs.end(),
+                  [](const Run& run) { return has_eight_bit_product(run.job); })) {
+    parameters.push_back(
+        {"matrix.fp8_sustained", device.kernels.matrix.fp8_sustained, 1, kEightBitMost});
+  }
   const SourceFit fitted = fit_by_source(parameters, measured, source_of, predict);
 
-  FittedRuns result{device, {}, {}};
+  FittedRuns result{device, {}, {}, {}};
+  for (const Parameter& parameter : parameters) result.numbers.push_back(parameter.name);
   std::vector<double> values;
   for (const double value : fitted.values) values.push_back(three_digits(value));
   set(values, result.device);

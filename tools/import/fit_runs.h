@@ -1,7 +1,7 @@
 // Fitting what kernels alone do not fix to published training runs: how fast products are that
 // follow each other for hours, which share of the memory's bandwidth a framework's small kernels
-// reach, and which share of a benchmark's rate attention keeps. Three numbers of a device,
-// never one of a row or of a framework.
+// reach, which share of a benchmark's rate attention keeps and, where some runs have them, what
+// power leaves of products in 8 bits. Numbers of a device, never one of a row or of a framework.
 #pragma once
 
 #include <string>
@@ -15,8 +15,9 @@
 namespace stepcast {
 
 struct FittedRuns {
-  Device device;                    // as given, with the fitted numbers
-  std::vector<Residual> residuals;  // "runs SOURCE": of the fit, and with the source left out
+  Device device;                     // as given, with the fitted numbers
+  std::vector<std::string> numbers;  // their names
+  std::vector<Residual> residuals;   // "runs SOURCE": of the fit, and with the source left out
   std::vector<std::string> sources;
 };
 

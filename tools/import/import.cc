@@ -247,8 +247,7 @@ int import_runs(const ImportArguments& a) {
   profile.device = device.name;
   profile.basis = Basis::kFitted;
   profile.provenance["runs"] =
-      fmt::format("matrix.efficiency, memory and attention.sustained by stepcast import runs, "
-                  "on {}",
+      fmt::format("{} by stepcast import runs, on {}", fmt::join(fitted.numbers, ", "),
                   fmt::join(fitted.sources, ", "));
   if (!a.without.empty()) {
     profile.provenance["runs"] += fmt::format(", without {}", fmt::join(a.without, ", "));

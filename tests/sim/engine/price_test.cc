@@ -4,7 +4,9 @@
 #include "sim/cost/cost.h"
 #include "sim/engine/simulate.h"
 #include "sim/network/network.h"
+#include "sim/program/pieces.h"
 #include "tests/support/clusters.h"
+#include "tests/support/job_builder.h"
 
 namespace stepcast {
 namespace {
@@ -94,6 +96,36 @@ TEST(Price, KnowsWhatRunsBesideTransfers) {
   EXPECT_NEAR(beside.ops[1], (start + (alone - start) / left) / alone, 1e-9);
   EXPECT_GE(beside.ops[0], 1);
   EXPECT_EQ(beside.transfers, (std::vector<double>{2, 1}));
+}
+
+// 1,024 rows are gathered in four pieces, and whole elsewhere: copies either way. Alone, a part of
+// 256 rows leaves most of the multiprocessors idle; four of them share the waves.
+TEST(Price, KnowsWhatIsMovedInPieces) {
+  const PriceExample e;
+  JobBuilder b;
+  b.job.mesh = e.job.mesh;
+  const Transfer gather{TransferKind::kAllGather, Axis::kTensor, false, Bytes(1024 * 4096 * 2)};
+  const Transfer other{TransferKind::kAllGather, Axis::kTensor, false, Bytes(1 << 30)};
+  const Gemm product{1024, 4096, 4096};
+  const TensorId x = b.resident("x", {256, 4096}), w = b.resident("w", {4096, 4096});
+  const TensorId all = b.tensor("all", {1024, 4096}), y = b.tensor("y", {1024, 4096});
+  b.call(0, b.body("forward", Phase::kForward), 0);
+  b.collective(gather, Stream::kTensor, {x}, {all});
+  std::get<Collective>(b.job.bodies.back().code.back()).pieces = 4;
+  b.compute(product, {all, w}, {y});
+  b.collective(other, Stream::kTensor, {x}, {all});
+
+  const Prices prices = price(b.job, e.cluster);
+  const auto copies = [&](const Transfer& t) {
+    return to_duration(choose_copies(t, b.job.mesh, e.cluster).time);
+  };
+  ASSERT_EQ(prices.pieces.size(), 1u);
+  EXPECT_EQ(prices.pieces[0].piece, copies(piece_of(gather, 4)));
+  EXPECT_EQ(prices.transfers[0], copies(gather));
+  EXPECT_EQ(prices.transfers[1], to_duration(transfer_time(other, b.job.mesh, e.cluster)));
+  const double part = to_seconds(prices.pieces[0].part).value;
+  EXPECT_LT(part, op_cost(part_of(product, 4), e.cluster.device).time.value);
+  EXPECT_GT(4 * part, op_cost(product, e.cluster.device).time.value);
 }
 
 // A device of one stream: nothing runs beside anything, and who receives copies.

@@ -181,6 +181,21 @@ TEST(TransferTime, AllToAllMeetsThePublishedCeilings) {
   EXPECT_NEAR(bytes / 2 / transfer_time(t, mesh, cluster).value, 3.1e9, 0.1e9);
 }
 
+// Each part goes straight from one memory to the other: 7/8 S/B and one latency, where a ring has
+// seven. Between nodes there is no such way.
+TEST(Copies, TakeOneLatencyInANode) {
+  const Mesh mesh = mesh_of({{Axis::kTensor, 8}, {Axis::kData, 2}});
+  const Cluster cluster = plain_cluster(2, 8);
+  const Transfer inside = transfer(TransferKind::kAllGather, Axis::kTensor, 1'000'000'000);
+  const TransferChoice copies = choose_copies(inside, mesh, cluster);
+  EXPECT_DOUBLE_EQ(copies.time.value, 0.875 * 0.01 + 1e-6);
+  EXPECT_EQ(copies.algorithm, "copies");
+  EXPECT_EQ(copies.channels, 8);
+  const Transfer across = transfer(TransferKind::kAllGather, Axis::kData, 1'000'000'000);
+  EXPECT_EQ(choose_copies(across, mesh, cluster).time, transfer_time(across, mesh, cluster));
+  EXPECT_EQ(choose_copies(inside, mesh_of({}), cluster).time, Seconds(0));
+}
+
 // stas00/ml-engineering network/README.md: ring bus bandwidth of 365.6 GB/s on 8 x H200. With the
 // H100's and H200's box (450 GB/s x 0.812, 3.4 us a hop) 8 GiB come to it.
 TEST(TransferTime, OfAnH200NodeMeetsThePublishedRing) {

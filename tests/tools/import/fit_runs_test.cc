@@ -14,7 +14,8 @@ namespace {
 Device device() { return load_device(find_config("devices", "h100-sxm", "test")); }
 
 // A run of one source on 8 devices; `measured` seconds.
-Json run(const std::string& group, int hidden, int micro, double measured, int sequence = 4096) {
+Json run(const std::string& group, int hidden, int micro, double measured, int sequence = 4096,
+         const std::string& precision = "bf16") {
   return {{"id", "r"},
           {"group", group},
           {"model",
@@ -29,7 +30,7 @@ Json run(const std::string& group, int hidden, int micro, double measured, int s
             {"seq_len", sequence},
             {"tied_embeddings", false}}},
           {"hardware", {{"gpu", "H100-80GB-SXM"}, {"gpus_per_node", 8}, {"gpus_total", 8}}},
-          {"software", {{"framework", "torchtitan"}, {"precision", "bf16"}}},
+          {"software", {{"framework", "torchtitan"}, {"precision", precision}}},
           {"parallel",
            {{"tp", 1},
             {"pp", 1},
@@ -75,6 +76,29 @@ TEST(FitRuns, FindsTheDeviceThatMadeTheRuns) {
   EXPECT_EQ(fitted.residuals[0].count, 4);
   EXPECT_EQ(fitted.residuals[0].left_out_count, 4);
   EXPECT_LT(fitted.residuals[0].mean_absolute_error, 0.02);
+}
+
+// Where products in 8 bits are among them, their share is found, too.
+TEST(FitRuns, FindsTheRateOfEightBits) {
+  std::vector<Json> rows;
+  RunForecasts known;
+  for (const int hidden : {3072, 12288}) {
+    for (const int sequence : {1024, 32768}) {
+      for (const char* precision : {"bf16", "fp8 tensorwise"}) {
+        Json row = run("a", hidden, 1 + 32768 / sequence / 8, 1, sequence, precision);
+        ValidationRow forecast = validate_row(row, "", shipped(), known);
+        ASSERT_TRUE(forecast.covered) << forecast.reason;
+        row["measured"]["step_time_s"] = *forecast.predicted_seconds;
+        rows.push_back(row);
+      }
+    }
+  }
+  Device start = device();
+  const double share = start.kernels.matrix.fp8_sustained;
+  start.kernels.matrix.fp8_sustained = 1;
+  const FittedRuns fitted = fit_runs(start, rows, shipped());
+  EXPECT_THAT(fitted.numbers, testing::Contains("matrix.fp8_sustained"));
+  EXPECT_NEAR(fitted.device.kernels.matrix.fp8_sustained / share, 1, 0.02);
 }
 
 TEST(FitRuns, LeavesOutSourcesOfFewRowsAndSaysIfNoneIsLeft) {
