@@ -31,6 +31,8 @@ struct BackwardOptions {
   bool accumulate = true;              // weight gradients are added to what their buffer holds
   EightBit eight_bit = {};             // copies that 8-bit products read of gradients
   bool deterministic = false;          // of fused attention
+  bool likelihood_gradient = false;    // that of the log-probabilities, zeros but for the targets,
+                                       // is a tensor of its own (PyTorch's nll_loss)
 };
 
 struct Differentiated {

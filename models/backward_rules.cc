@@ -3,6 +3,7 @@
 #include "models/backward_rules.h"
 
 #include "models/eight_bit.h"
+#include "models/fill.h"
 
 namespace stepcast {
 
@@ -276,9 +277,16 @@ void Backward::rule(const Node& node, const Loss& op) {
   const ValueId probabilities = want(node.out[1]);
   const bool in_place = probabilities == logits;
   const ValueId d = in_place ? logits : contribution(logits);
+  ValueId likelihood = kNoValue;
+  if (options_.likelihood_gradient) {
+    likelihood = like(probabilities, ".gradient");
+    const Pointwise zeros = fill_of(out_.block.values[static_cast<std::size_t>(likelihood)].shape,
+                                    op.statistics);
+    push(make(node, ".likelihood_gradient", zeros, {}, {likelihood}));
+  }
   Loss backward = op;
   backward.part = LossPart::kBackward;
-  push(make(node, ".gradient", backward, {probabilities, ids}, {d}));
+  push(make(node, ".gradient", backward, {probabilities, ids, likelihood}, {d}));
   give(node, logits, d);
 }
 

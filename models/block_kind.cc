@@ -21,7 +21,7 @@ class KindMaker {
         plan_(plan),
         derived_(differentiate(block, recompute_slices(block, plan),
                                {plan.gradients, plan.effective_zero() < 2, plan.eight_bit,
-                                plan.deterministic})) {}
+                                plan.deterministic, plan.loss == CrossEntropy::kTorch})) {}
 
   BlockKind run();
 

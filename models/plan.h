@@ -79,7 +79,7 @@ struct EightBit {
 // in how many passes over memory it is worked out (sim/hardware/kernels.h, LossKernels).
 enum class CrossEntropy : std::uint8_t {
   kParallel,           // one kernel a part; fp32 probabilities beside the logits
-  kTorch,              // PyTorch's, on an fp32 copy that turns into the probabilities
+  kTorch,              // PyTorch's, on an fp32 copy; fp32 probabilities and their gradient besides
   kMegatron,           // Megatron-LM's vocab_parallel_cross_entropy, as written, on such a copy
   kMegatronFused,      // its fusion (core/fusions/fused_cross_entropy.py), compiled by parts: an
                        // fp32 copy of the logits, and fp32 probabilities beside it

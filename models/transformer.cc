@@ -358,7 +358,7 @@ Block TransformerWriter::head() {
   ValueId sums = block_.activation("loss.sums", {tokens_, 2}, Dtype::kFp32);
   ValueId loss = block_.activation("loss.out", {tokens_}, Dtype::kFp32);
   Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
-  if (plan_.loss == CrossEntropy::kMegatronFused) {
+  if (plan_.loss == CrossEntropy::kMegatronFused || plan_.loss == CrossEntropy::kTorch) {
     ValueId copy = block_.activation("loss.logits", {tokens_, vocabulary}, Dtype::kFp32);
     Pointwise cast{PointwiseKind::kCast, tokens_, vocabulary, plan_.compute, Dtype::kFp32, false};
     block_.add("loss.copy", cast, {logits}, {copy});

@@ -65,7 +65,7 @@ constexpr double kMemoryLeft = 0.1;     // of the bandwidth, whatever is taken
 constexpr double kHeadReference = 128;  // head_dim of AttentionKernels' shares
 constexpr double kDropoutWork = 2 * 5;  // of a score, in integer operations (multiply-add: two)
 constexpr double kPlainNorm = 0.62;     // of a long stream's rate
-constexpr std::int64_t kSoftmaxRow = 48 << 10;  // bytes of shared memory that PyTorch asks for
+constexpr double kSoftmaxRow = 48 << 10;  // bytes of shared memory that PyTorch asks for
 
 struct Waves {
   double slower = 1;  // than with all processors at work
@@ -142,18 +142,18 @@ double count(std::int64_t rows, std::int64_t columns) {
 
 // Of each part: the copy to fp32 and the maximum; differences, exponentials and their sum; the
 // quotient; in backward the product with the loss's gradient and the copy back. PyTorch's
-// log-softmax (aten/src/ATen/native/cuda/SoftMax.cu) does the first three in one kernel, which
-// reads its input once for each of maximum, sum and result unless a row fits in shared memory;
-// backward is one more, which reads the gradient for its sum and again. linkedin/Liger-Kernel's
-// cross_entropy on an A100 (huggingface, fp32): of each further logit a long stream's time for 9
-// bytes forward up to 8,192 words, for 17 and 18 from 32,768 up, and for 33 backward, of which 12
-// add up gradients of several steps.
-// Megatron-LM's fusion has the copies in Ops of their own. Compiled, what is changed in place and
-// summed or scattered into in the same step is made in a buffer of its own and copied back: the
-// exponentials, and the gradient (so the note in core/fusions/fused_cross_entropy.py, where later
-// versions undo it). With the copies 52 bytes of a bf16 logit. linkedin/Liger-Kernel's
-// megatron_cross_entropy on an H100 takes what 51 do at a long stream's rate (18.2 ms for 8192 x
-// 131072), and the unfused one what 59 do.
+// log-softmax (aten/src/ATen/native/cuda/SoftMax.cu) does what is between the copies in one kernel,
+// which reads its input once for each of maximum, sum and result unless a row fits in shared
+// memory; backward is one more, which reads the gradient for its sum and again, beside the
+// probabilities. The copies and the zeros of that gradient have Ops of their own, as the copies of
+// Megatron-LM's fusion have. linkedin/Liger-Kernel's cross_entropy on an A100 (huggingface, fp32):
+// of each further logit a long stream's time for 9 bytes forward up to 8,192 words, for 17 and 18
+// from 32,768 up, and for 33 backward, of which 12 add up gradients of several steps.
+// Megatron-LM's fusion: compiled, what is changed in place and summed or scattered into in the same
+// step is made in a buffer of its own and copied back: the exponentials, and the gradient (so the
+// note in core/fusions/fused_cross_entropy.py, where later versions undo it). With the copies 52
+// bytes of a bf16 logit. linkedin/Liger-Kernel's megatron_cross_entropy on an H100 takes what 51 do
+// at a long stream's rate (18.2 ms for 8192 x 131072), and the unfused one what 59 do.
 // Transformer Engine's backward multiplies the gradient, which forward left in the logits' place,
 // by the loss's (pytorch/triton/cross_entropy.py: element_mul_kernel, unless that is the number 1).
 Passes unfused(const Loss& l, LossKernels kernels) {
@@ -175,13 +175,15 @@ Passes unfused(const Loss& l, LossKernels kernels) {
       if (l.part == LossPart::kBackward) each = 3 * p - c;
       if (l.part == LossPart::kSums || l.part == LossPart::kBackward) more = 1;
       break;
-    case LossKernels::kTorch:
-      if (l.part == LossPart::kMaximum) each = 4;
-      if (l.part == LossPart::kSums) each = (4 * l.vocabulary <= kSoftmaxRow ? 8 : 16) - c;
+    case LossKernels::kTorch: {
+      const bool fits = c * static_cast<double>(l.vocabulary) <= kSoftmaxRow;
+      if (l.part == LossPart::kMaximum) each = -c;
+      if (l.part == LossPart::kSums) each = (fits ? 2 : 4) * c - c;
       if (l.part == LossPart::kFinish) each = -c - p;
-      if (l.part == LossPart::kBackward) each = 4 + 5 * 4 - p;
-      if (l.part == LossPart::kMaximum || l.part == LossPart::kBackward) more = 2;
+      if (l.part == LossPart::kBackward) each = c + p;  // the gradient twice; its zeros, again
+      if (l.part == LossPart::kBackward) more = 1;
       break;
+    }
     case LossKernels::kMegatron:
       if (l.part == LossPart::kMaximum) each = 4 + 4;
       if (l.part == LossPart::kSums) each = 8 + 8 + 4 - c;

@@ -69,8 +69,8 @@ enum class LossKernels : std::uint8_t {
   kFused,     // two kernels forward, the second leaves the gradient in the logits' place, which
               // backward multiplies by the loss's: 5 c
   kParallel,  // one kernel a part (sim/program/op.h, Loss), probabilities in fp32: 4 c + 8
-  kTorch,     // PyTorch's log-softmax and negative log-likelihood on an fp32 copy: 2 c + 44, or
-              // 2 c + 36 where a row fits in shared memory
+  kTorch,     // PyTorch's log-softmax and negative log-likelihood on an fp32 copy: 32, or 24 where
+              // a row fits in shared memory, and 2 c + 12 for the copies and a gradient of zeros
   kMegatron,  // Megatron-LM's vocab_parallel_cross_entropy, as written, on an fp32 copy: 2 c + 48
   kMegatronFused,  // its fusion, compiled, on an fp32 copy: 40, and 2 c + 8 for the copies
 };

@@ -244,7 +244,9 @@ struct Gather {
 //   kSums      logits, ids, maximum                          -> sums (rows, 2) fp32: exp-sum,
 //   target
 //   kFinish    logits, maximum, sums, ids                    -> loss (rows) fp32, probabilities
-//   kBackward  probabilities, ids                            -> d_logits
+//   kBackward  probabilities, ids, d_likelihood?             -> d_logits
+//              `d_likelihood`, of the probabilities' shape, zeros: a framework that writes out the
+//              gradient of the log-probabilities has it; what follows from `ids` is not read of it
 //   `probabilities` has the dtype of `statistics` and the shape of the logits.
 enum class LossPart : std::uint8_t { kMaximum, kSums, kFinish, kBackward };
 

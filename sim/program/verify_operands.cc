@@ -94,7 +94,7 @@ Arity arity(const Loss& l) {
     case LossPart::kMaximum: return {{1, 1}, {1, 1}};
     case LossPart::kSums: return {{3, 3}, {1, 1}};
     case LossPart::kFinish: return {{4, 4}, {2, 2}};
-    case LossPart::kBackward: return {{2, 2}, {1, 1}};
+    case LossPart::kBackward: return {{2, 3}, {1, 1}};
   }
   return {};
 }

@@ -68,6 +68,9 @@ void add_tensor_parallel(TrainingCases& cases) {
   cases.add("tensor2_loss_copied", gpt, 2, [](Plan& p) {
     p.tensor = 2, p.loss = CrossEntropy::kMegatronFused;
   });
+  cases.add("tensor2_loss_of_torch", llama, 2, [](Plan& p) {
+    p.tensor = 2, p.loss = CrossEntropy::kTorch;
+  });
   cases.add("tensor2_unfused", qwen, 2, [](Plan& p) {
     p.tensor = 2, p.fused_attention = false, p.micro_batch = 2;
   });

@@ -130,7 +130,7 @@ TEST(Buffers, HoldWhatTheHeadDefersToTheEndOfTheStep) {
 }
 
 // 16 tokens of 128 logits: with fp32 probabilities and a gradient in bf16; with a copy in fp32 and
-// its gradient besides; or alone.
+// its gradient besides; with that of the probabilities, too; or alone.
 TEST(Buffers, HoldOfTheLogitsWhatTheLossKeeps) {
   Plan plan = small_plan(16, 1, 1);
   const auto logits = [](const Plan& p) {
@@ -147,6 +147,8 @@ TEST(Buffers, HoldOfTheLogitsWhatTheLossKeeps) {
   EXPECT_EQ(logits(plan), 16 * 128 * (2 + 4 + 2));
   plan.loss = CrossEntropy::kMegatronFused;
   EXPECT_EQ(logits(plan), 16 * 128 * (2 + 4 + 4 + 4 + 2));
+  plan.loss = CrossEntropy::kTorch;
+  EXPECT_EQ(logits(plan), 16 * 128 * (2 + 4 + 4 + 4 + 4 + 2));
   plan.loss = CrossEntropy::kTransformerEngine;
   EXPECT_EQ(logits(plan), 16 * 128 * 2);
 }
