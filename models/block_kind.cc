@@ -141,6 +141,9 @@ FragmentOptions KindMaker::common_options() const {
   // The embedding and the head take their exchanges whole.
   if (block().numbered) options.pieces = static_cast<std::int16_t>(plan_.tensor_pieces);
   if (plan_.deterministic) options.filled = plan_.filled;
+  // PyTorch's log-softmax and its backward are structured kernels; only the copies are not.
+  const bool structured = plan_.loss == CrossEntropy::kTorch;
+  if (structured) options.filled &= static_cast<std::uint16_t>(~kFilledLoss);
   return options;
 }
 

@@ -358,11 +358,12 @@ Block TransformerWriter::head() {
   ValueId sums = block_.activation("loss.sums", {tokens_, 2}, Dtype::kFp32);
   ValueId loss = block_.activation("loss.out", {tokens_}, Dtype::kFp32);
   Loss part{LossPart::kMaximum, tokens_, vocabulary, plan_.compute, Dtype::kFp32};
+  ValueId copied = kNoValue;
   if (plan_.loss == CrossEntropy::kMegatronFused || plan_.loss == CrossEntropy::kTorch) {
     ValueId copy = block_.activation("loss.logits", {tokens_, vocabulary}, Dtype::kFp32);
     Pointwise cast{PointwiseKind::kCast, tokens_, vocabulary, plan_.compute, Dtype::kFp32, false};
     block_.add("loss.copy", cast, {logits}, {copy});
-    logits = copy;
+    copied = std::exchange(logits, copy);
     part.dtype = Dtype::kFp32;
   }
   ValueId probabilities = logits;
@@ -380,7 +381,7 @@ Block TransformerWriter::head() {
   block_.add("loss.sums", part, {logits, ids, maximum}, {sums});
   if (split_) block_.exchange("loss.sums.reduce", ExchangeKind::kAllReduce, {sums}, {sums});
   part.part = LossPart::kFinish;
-  block_.add("loss.finish", part, {logits, maximum, sums, ids}, {loss, probabilities});
+  block_.add("loss.finish", part, {logits, maximum, sums, ids, copied}, {loss, probabilities});
   return std::move(block_);
 }
 

@@ -1,4 +1,4 @@
-# The tests that take seconds under sanitizers, for ctest, which begins with the greatest COST and
+# The tests that take longest, for ctest, which begins with the greatest COST and
 # knows what a test takes only from the second time on. A name that is not there is passed over.
 set_tests_properties(
   Table.StaysWithinItsColumnsForTheShippedExamples

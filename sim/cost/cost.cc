@@ -227,7 +227,8 @@ Passes copied(const Gemm& g, const Fusion& fusion) {
   const bool forward = g.role == GemmRole::kForward;
   if (of_weight(g)) {
     if (fusion.biases || !forward || !g.bias) return {};
-    return {size * count(g.m, g.n), 1};
+    const double batch = static_cast<double>(g.batch);
+    return {size * count(g.m, g.n) * batch, batch};
   }
   const bool scores = forward && g.k < g.n;
   if (fusion.heads || scores) return {};

@@ -178,7 +178,8 @@ void place_kernels(const Job& job, const Cluster& cluster, Prices& prices) {
 }
 
 // By transfer: whether it is moved in pieces anywhere. What moves pieces (userbuffers, symmetric
-// memory) moves the same whole, too, where no product waits for it.
+// memory) moves the same whole, too, where no product waits for it. The head's and the embedding's
+// exchange is the same transfer as a layer's and comes along, though it is NCCL's.
 std::vector<bool> copied_transfers(const Job& job) {
   std::vector<bool> copied(job.transfers.size());
   for (const Body& body : job.bodies) {

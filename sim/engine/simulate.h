@@ -17,7 +17,7 @@
 //   Synchronize                 host = latest of host and all the rank's clocks
 //   Alloc, Free, Mark           no time
 // Before a call of a pass (a body of forward or backward with kernels): host += pass. A fill in a
-// pass (a Pointwise kFill: of a new tensor, deterministic runs) takes the host `fill`, not issue;
+// pass (a Pointwise kFill: of a new tensor) takes the host `fill`, not issue;
 // the products of experts (Gemm::grouped) issue + groups, a router (Route) issue + route.
 // The host's clock begins at Prices::graph.
 // The members of a collective begin when the last one is ready and end together. A message arrives

@@ -54,7 +54,8 @@ struct TransferChoice {
   std::string_view algorithm = "none";  // ring, tree, nvls, nvls-tree, pat; direct: neither of
                                         // these (all-to-all, send); copies; none: a group of one
   std::string_view protocol = "none";   // ll, ll128, simple
-  int channels = 0;                     // that NCCL has for it at most; 0: not known
+  int channels = 0;                     // that NCCL has for it at most, or multiprocessors that
+                                        // copies hold; 0: not known
   Bandwidth bus_bandwidth;              // of the term with the bytes, as nccl-tests counts it
   Basis basis = Basis::kDatasheet;
 };
@@ -98,7 +99,8 @@ Seconds transfer_time(const Transfer& transfer, const Mesh& mesh, const Cluster&
 
 // An all-gather or a reduce-scatter that devices of one box do without NCCL, from one's memory to
 // the other's (Transformer Engine's userbuffers, PyTorch's symmetric memory): (n-1)/n S/B + one
-// latency, as each part goes straight to where it is needed. Across boxes as choose_transfer().
+// latency, as each part goes straight to where it is needed. Across boxes as choose_transfer(). A
+// profile's curves, which are NCCL's, do not count within a box.
 TransferChoice choose_copies(const Transfer& transfer, const Mesh& mesh, const Cluster& cluster);
 
 // One hop of a message: all ranks at `coordinate` of the axis send `bytes` to their neighbour at

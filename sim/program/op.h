@@ -243,7 +243,9 @@ struct Gather {
 //   kMaximum   logits                                        -> maximum (rows) fp32
 //   kSums      logits, ids, maximum                          -> sums (rows, 2) fp32: exp-sum,
 //   target
-//   kFinish    logits, maximum, sums, ids                    -> loss (rows) fp32, probabilities
+//   kFinish    logits, maximum, sums, ids, copied?           -> loss (rows) fp32, probabilities
+//              `copied`: what the logits are a copy of, where the caller of the loss holds it until
+//              the loss is there; nothing is read of it
 //   kBackward  probabilities, ids, d_likelihood?             -> d_logits
 //              `d_likelihood`, of the probabilities' shape, zeros: a framework that writes out the
 //              gradient of the log-probabilities has it; what follows from `ids` is not read of it

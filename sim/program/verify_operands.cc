@@ -93,7 +93,7 @@ Arity arity(const Loss& l) {
   switch (l.part) {
     case LossPart::kMaximum: return {{1, 1}, {1, 1}};
     case LossPart::kSums: return {{3, 3}, {1, 1}};
-    case LossPart::kFinish: return {{4, 4}, {2, 2}};
+    case LossPart::kFinish: return {{4, 5}, {2, 2}};
     case LossPart::kBackward: return {{2, 3}, {1, 1}};
   }
   return {};

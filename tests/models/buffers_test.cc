@@ -153,5 +153,30 @@ TEST(Buffers, HoldOfTheLogitsWhatTheLossKeeps) {
   EXPECT_EQ(logits(plan), 16 * 128 * 2);
 }
 
+// Whoever calls the loss holds the logits of which it makes a copy: they go behind its last kernel
+// of forward, not behind the copy.
+TEST(Buffers, HoldTheCopiedLogitsUntilTheLossIsThere) {
+  Plan plan = small_plan(16, 1, 1);
+  plan.loss = CrossEntropy::kMegatronFused;
+  const Job job = lower(transformer(kModel, plan), plan);
+  int seen = 0;
+  for (const Body& body : job.bodies) {
+    bool there = false;
+    for (const Instruction& instruction : body.code) {
+      if (const auto* compute = std::get_if<Compute>(&instruction)) {
+        const auto* loss = std::get_if<Loss>(&job.ops[static_cast<std::size_t>(compute->op)]);
+        if (loss != nullptr) there = loss->part == LossPart::kFinish;
+      }
+      const auto* free = std::get_if<Free>(&instruction);
+      if (free == nullptr) continue;
+      const Tensor& tensor = job.tensors[static_cast<std::size_t>(free->tensor)];
+      if (job.names[static_cast<std::size_t>(tensor.label.name)] != "head.logits") continue;
+      EXPECT_TRUE(there);
+      ++seen;
+    }
+  }
+  EXPECT_EQ(seen, 1);
+}
+
 }  // namespace
 }  // namespace stepcast

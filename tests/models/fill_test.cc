@@ -81,6 +81,9 @@ TEST(Fill, WritesTheLossesTensorsOfTheLogitsSize) {
   EXPECT_EQ(filled(job, Phase::kBackward).size(), 1u);
   plan.loss = CrossEntropy::kTransformerEngine;  // works in the logits
   EXPECT_TRUE(filled(llama(plan), Phase::kForward).empty());
+  plan.loss = CrossEntropy::kTorch;  // structured kernels; the zeros of backward are its own
+  EXPECT_TRUE(filled(llama(plan), Phase::kForward).empty());
+  EXPECT_EQ(filled(llama(plan), Phase::kBackward).size(), 1u);
 }
 
 // Backward: an input's gradient of each of four products; the norms' and attention's.

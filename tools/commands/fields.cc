@@ -306,8 +306,8 @@ std::vector<Field> memory_fields() {
            "Whose cross-entropy: one kernel a part; PyTorch's or Megatron-LM's unfused one on an "
            "fp32 copy of the logits; Megatron-LM's fusion; Transformer Engine's, in place.",
            "16, 48, 52, 52 or 10 bytes a logit over the memory bus, on the last stage. Beside the "
-           "logits it keeps 4 bytes a token and word of the vocabulary; megatron_fused 8, "
-           "transformer_engine none. torch has 12 at the end of forward and in backward."),
+           "logits it keeps 4 bytes a token and word of the vocabulary; megatron_fused and torch "
+           "8, torch 12 in backward, transformer_engine none."),
       field(Form::kSwitch, "dropout", "the model's", "The model's dropout is active.",
             "Masks are kept for backward."),
       field(Form::kNumber, "dropout_rate", "the model's",

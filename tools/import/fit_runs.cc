@@ -134,7 +134,7 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
   // at 10 MB, 0.9 from 100 MB up). Attention: what kernels that last long keep of the rate of short
   // ones, 0.85 forward on a B200 (flashinfer-ai/flashinfer#2899) to 0.97 backward on an H200
   // (NVIDIA/cudnn-frontend, benchmark/attention_training). What lies beyond these bounds has
-  // another cause. 8 bits: at most, power takes nothing of the rate of a rested device, where it
+  // another cause. 8 bits: at most, power takes about nothing of a rested device's rate, where it
   // takes a quarter of that of 16 bits.
   std::vector<Parameter> parameters = {
       {"matrix.efficiency", device.kernels.matrix.efficiency, 0.2, 1},
@@ -145,7 +145,8 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
   if (std::any_of(runs.begin(), runs.end(),
                   [](const Run& run) { return has_eight_bit_product(run.job); })) {
     parameters.push_back(
-        {"matrix.fp8_sustained", device.kernels.matrix.fp8_sustained, 1, kEightBitMost});
+        {"matrix.fp8_sustained", std::min(device.kernels.matrix.fp8_sustained, kEightBitMost), 1,
+         kEightBitMost});
   }
   const SourceFit fitted = fit_by_source(parameters, measured, source_of, predict);
 

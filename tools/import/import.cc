@@ -259,8 +259,11 @@ int import_runs(const ImportArguments& a) {
                            fitted.residuals.end());
   write_file(a.out, write_profile(profile).dump(2) + "\n");
   const Kernels& kernels = fitted.device.kernels;
-  fmt::print(stderr, "matrix.efficiency {:.3f}, memory {:.3f}, attention.sustained {:.3f}\n",
-             kernels.matrix.efficiency, kernels.memory, kernels.usual().sustained);
+  fmt::print(stderr,
+             "matrix.efficiency {:.3f}, memory {:.3f}, attention.sustained {:.3f}, "
+             "matrix.fp8_sustained {:.3f}\n",
+             kernels.matrix.efficiency, kernels.memory, kernels.usual().sustained,
+             kernels.matrix.fp8_sustained);
   for (const Residual& r : fitted.residuals) {
     fmt::print(stderr, "{}: {} rows, median error {:.1f} %, bias {:+.1f} %; left out {:.1f} %, "
                        "{:+.1f} %\n",

@@ -199,18 +199,20 @@ TEST(Streaming, TakesItsTrafficOverTheBandwidthAndARamp) {
 // ramp of 0.7 us. A part without bytes is left with its arithmetic, 0.05 bytes' time a logit.
 TEST(Fusion, SaysHowOftenTheLossPassesOverTheLogits) {
   Device device = plain_device();
-  const auto bytes = [&](LossKernels kernels, Dtype logits = Dtype::kBf16) {
+  const auto bytes = [&](LossKernels kernels, Dtype logits = Dtype::kBf16,
+                         std::int64_t vocabulary = 65536) {
     device.kernels.fusion.loss = kernels;
     double time = 0;
     for (const LossPart part : {LossPart::kMaximum, LossPart::kSums, LossPart::kFinish,
                                 LossPart::kBackward}) {
-      time += kernel_seconds(Loss{part, 8192, 65536, logits, Dtype::kFp32}, device) - 0.7e-6;
+      time += kernel_seconds(Loss{part, 8192, vocabulary, logits, Dtype::kFp32}, device) - 0.7e-6;
     }
-    return time * 1e12 / (8192.0 * 65536.0);
+    return time * 1e12 / (8192.0 * static_cast<double>(vocabulary));
   };
   EXPECT_NEAR(bytes(LossKernels::kFused), 10, 0.1);
   EXPECT_NEAR(bytes(LossKernels::kParallel), 16, 0.1);
   EXPECT_NEAR(bytes(LossKernels::kTorch, Dtype::kFp32), 32, 0.1);
+  EXPECT_NEAR(bytes(LossKernels::kTorch, Dtype::kFp32, 8192), 24, 0.2);  // a row fits
   EXPECT_NEAR(bytes(LossKernels::kMegatron), 52, 0.1);
   EXPECT_NEAR(bytes(LossKernels::kMegatronFused, Dtype::kFp32), 40, 0.1);
 }
@@ -520,6 +522,24 @@ TEST(OpCost, ABurstOnARestedDeviceIsFaster) {
               1.4, 0.01);
   const Gemm thin = matrix_product(1, 8192, 8192);
   EXPECT_EQ(op_cost(thin, device, {.rested = true}).time.value, kernel_seconds(thin, device));
+}
+
+// Power takes less of products in 8 bits, with scales for blocks as well: in training only, and of
+// no other type.
+TEST(OpCost, ProductsIn8BitsLoseLessOfTheirRateInTraining) {
+  Device device = plain_device();
+  device.matrix_rate[Dtype::kFp8] = device.matrix_rate.at(Dtype::kBf16) * 2;
+  Device kept = device;
+  kept.kernels.matrix.fp8_sustained = 1.1;
+  Gemm product = matrix_product(8192, 8192, 8192);
+  EXPECT_EQ(kernel_seconds(product, kept), kernel_seconds(product, device));
+  product.dtype = Dtype::kFp8;
+  for (const bool blocks : {false, true}) {
+    product.block_scales = blocks;
+    EXPECT_NEAR(kernel_seconds(product, device) / kernel_seconds(product, kept), 1.1, 0.01);
+    EXPECT_EQ(op_cost(product, kept, {.rested = true}).time.value,
+              op_cost(product, device, {.rested = true}).time.value);
+  }
 }
 
 // In training attention runs at 0.8 of the rate that a benchmark times. A few queries to many keys
