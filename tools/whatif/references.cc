@@ -95,8 +95,9 @@ FoundCluster read_cluster_name(const Object& root, const std::string& base,
   int nodes = 0, devices_per_node = 0;
   if (names_standard_boxes(name, device, nodes, devices_per_node)) {
     const std::string file = find_config("devices", device, root.place("cluster"));
+    const Device loaded = load_device(file, profile);  // its errors name a file already
     try {
-      return {standard_cluster(load_device(file, profile), nodes, devices_per_node), device};
+      return {standard_cluster(loaded, nodes, devices_per_node), device};
     } catch (const Error& error) {
       if (error.where().starts_with(file)) throw;
       root.fail("cluster", error.message());
