@@ -180,7 +180,7 @@ Passes unfused(const Loss& l, LossKernels kernels) {
       if (l.part == LossPart::kMaximum) each = -c;
       if (l.part == LossPart::kSums) each = (fits ? 2 : 4) * c - c;
       if (l.part == LossPart::kFinish) each = -c - p;
-      if (l.part == LossPart::kBackward) each = c + p;  // the gradient twice; its zeros, again
+      if (l.part == LossPart::kBackward) each = 2 * p;  // their gradient, read twice
       if (l.part == LossPart::kBackward) more = 1;
       break;
     }

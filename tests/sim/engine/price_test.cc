@@ -113,6 +113,7 @@ TEST(Price, KnowsWhatIsMovedInPieces) {
   b.collective(gather, Stream::kTensor, {x}, {all});
   std::get<Collective>(b.job.bodies.back().code.back()).pieces = 4;
   b.compute(product, {all, w}, {y});
+  b.collective(gather, Stream::kTensor, {x}, {all});
   b.collective(other, Stream::kTensor, {x}, {all});
 
   const Prices prices = price(b.job, e.cluster);

@@ -173,7 +173,6 @@ TEST_F(WhatIfFiles, TakesMeasuredTimesFromTheProfileThatIsNamed) {
   EXPECT_THAT(trouble({"profile=none"}), HasSubstr("no profile is called \"none\""));
 }
 
-// Launches of 10 us on the stream, a graph in 80 us; a kernel's begin after 3 us and 1 us.
 TEST_F(WhatIfFiles, NamesTheProfileAndTheKeyThatIsWrongInIt) {
   const std::string path = write("broken.json", R"({"format": "stepcast.profile/1",
       "name": "broken", "device": "a100-40gb", "basis": "fitted", "wires": [],
@@ -182,6 +181,7 @@ TEST_F(WhatIfFiles, NamesTheProfileAndTheKeyThatIsWrongInIt) {
             path + ": kernels.matrix.fp8_sustained: must be from 1 to 10, is 0.5");
 }
 
+// Launches of 10 us on the stream, a graph in 80 us; a kernel's begin after 3 us and 1 us.
 TEST_F(WhatIfFiles, LaunchesAStepThatIsAGraphAsTheProfileMeasuredIt) {
   const std::string path = write("probed.json", R"({"format": "stepcast.profile/1",
       "name": "probed", "device": "a100-40gb", "launch": {
