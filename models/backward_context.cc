@@ -20,14 +20,20 @@ Attention Backward::backward_of(const Attention& op) const {
 
 // Queries, keys and values of the rank's own tokens. Gives the gradient that holds the queries'.
 ValueId Backward::own_attention(const Node& node, const Attention& op) {
+  const std::size_t heads = node.in.size() - (op.sinks ? 1 : 0);
   Values in, out;
-  for (ValueId v : node.in) in.add(want(v));
+  for (std::size_t i = 0; i < heads; ++i) in.add(want(node.in[i]));
   for (ValueId v : {want(node.out[0]), want(node.out[1]), gradient(node.out[0])}) in.add(v);
-  const bool separate = node.in.size() == 3;
-  const std::size_t first = separate ? 0 : node.in.size() - 1;  // that has its own gradient
-  for (std::size_t i = first; i < node.in.size(); ++i) out.add(contribution(node.in[i]));
+  const bool separate = heads == 3;
+  const std::size_t first = separate ? 0 : heads - 1;  // that has its own gradient
+  for (std::size_t i = first; i < heads; ++i) out.add(contribution(node.in[i]));
+  if (op.sinks) {
+    const ValueId d_sinks = weight_gradient(node.in[heads]);
+    for (ValueId v : {node.in[heads], read_back(d_sinks)}) in.add(v);
+    out.add(d_sinks);
+  }
   push(make(node, ".gradient", backward_of(op), in, out));
-  for (std::size_t i = first; i < node.in.size(); ++i) give(node, node.in[i], out[i - first]);
+  for (std::size_t i = first; i < heads; ++i) give(node, node.in[i], out[i - first]);
   if (!separate && first > 0) gradient_[static_cast<std::size_t>(node.in[0])] = out[0];
   return out[0];
 }

@@ -184,6 +184,19 @@ void Backward::bias_gradient(const Node& node, const Pointwise& op, ValueId bias
   push(make(node, ".bias_gradient", backward, {d, read_back(db)}, {db}));
 }
 
+// y = x + p b, of experts.
+void Backward::expert_bias(const Node& node, const Pointwise& op) {
+  const ValueId dy = gradient(node.out[0]);
+  const ValueId bias = node.in[1], p = want(node.in[2]);
+  const ValueId db = weight_gradient(bias), dp = contribution(p);
+  Pointwise backward = op;
+  backward.kind = PointwiseKind::kAddExpertBiasBackward;
+  backward.output = options_.gradients;
+  push(make(node, ".gradient", backward, {dy, bias, p, read_back(db)}, {db, dp}));
+  give(node, p, dp);
+  alias(node, node.in[0], dy);
+}
+
 void Backward::rule(const Node& node, const Pointwise& op) {
   const ValueId dy = gradient(node.out[0]);
   switch (op.kind) {
@@ -215,6 +228,9 @@ void Backward::rule(const Node& node, const Pointwise& op) {
       return gate(node, op, PointwiseKind::kSwigluBackward);
     case PointwiseKind::kGeglu:
       return gate(node, op, PointwiseKind::kGegluBackward);
+    case PointwiseKind::kSwigluOai:
+      return gate(node, op, PointwiseKind::kSwigluOaiBackward);
+    case PointwiseKind::kAddExpertBias: return expert_bias(node, op);
     case PointwiseKind::kDropout:
       return unary(node, op, PointwiseKind::kDropoutBackward, node.out[1]);
     case PointwiseKind::kSoftmax:

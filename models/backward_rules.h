@@ -88,6 +88,7 @@ class Backward {
   void gate(const Node& node, const Pointwise& op, PointwiseKind kind);
   void unary(const Node& node, const Pointwise& op, PointwiseKind kind, ValueId saved);
   void weighted(const Node& node, const Pointwise& op, PointwiseKind kind);
+  void expert_bias(const Node& node, const Pointwise& op);
   void bias_gradient(const Node& node, const Pointwise& op, ValueId bias, ValueId d);
 
   const std::vector<Slice>& slices_;

@@ -38,6 +38,7 @@ class KindMaker {
                    bool recompute);
   Fragment prepare();
   FragmentOptions common_options() const;
+  EventId backward_done() const { return plan_.expert_overlap ? kBackwardDone : kTensorDone; }
 
   Tables& tables_;
   const Plan& plan_;
@@ -157,6 +158,7 @@ Fragment KindMaker::forward(const std::vector<Node>& nodes, bool keep_saved, boo
   options.live.assign(block().values.size(), false);
   options.keep = keep_saved ? derived_.saved : options.live;
   options.recompute = recompute;
+  if (recompute) options.done = backward_done();
   if (block().x != kNoValue) {
     options.live[static_cast<std::size_t>(block().x)] = true;
     if (keep_x) options.keep[static_cast<std::size_t>(block().x)] = true;
@@ -197,6 +199,7 @@ void KindMaker::write_fragments() {
     kind_.recompute_last = forward(needed_again(), true, false, false, true);
   }
   FragmentOptions options = common_options();
+  options.done = backward_done();
   options.live = derived_.saved;
   options.keep.assign(block().values.size(), false);
   if (derived_.dy != kNoValue) options.live[static_cast<std::size_t>(derived_.dy)] = true;

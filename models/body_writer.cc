@@ -2,6 +2,7 @@
 // which is what makes lowering a model of a hundred layers cheap.
 #include "models/body_writer.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace stepcast {
@@ -44,6 +45,40 @@ void BodyWriter::collective(const Transfer& transfer, const std::vector<TensorId
                             const std::vector<TensorId>& writes, Label label, Stream stream,
                             Phase phase) {
   add(Collective{tables_.transfer(transfer), operands(reads, writes), label, stream, phase});
+}
+
+BodyRange BodyWriter::finish(bool in_parts) {
+  if (!in_parts) return {finish(), 1};
+  const Body whole = std::exchange(body_, Body());
+  body_.name = whole.name, body_.phase = whole.phase;
+  BodyRange parts{static_cast<BodyId>(tables_.job().bodies.size()), 0};
+  std::vector<EventId> flying;  // exchanges of experts that this part has begun
+  const auto take = [&](Operands& operands) {
+    const auto from = whole.operands.begin() + operands.first;
+    operands.first = static_cast<std::int32_t>(body_.operands.size());
+    body_.operands.insert(body_.operands.end(), from, from + operands.reads + operands.writes);
+  };
+  const auto end_part = [&] {
+    finish();
+    ++parts.count;
+    body_ = Body();
+    body_.name = whole.name, body_.phase = whole.phase, body_.later = true;
+    flying.clear();
+  };
+  for (Instruction instruction : whole.code) {
+    if (auto* compute = std::get_if<Compute>(&instruction)) take(compute->operands);
+    if (auto* collective = std::get_if<Collective>(&instruction)) take(collective->operands);
+    if (const auto* record = std::get_if<Record>(&instruction)) {
+      if (record->stream == Stream::kExpert) flying.push_back(record->event);
+    }
+    if (const auto* wait = std::get_if<Wait>(&instruction)) {
+      const bool ends = std::find(flying.begin(), flying.end(), wait->event) != flying.end();
+      if (ends && wait->stream == Stream::kCompute) end_part();
+    }
+    add(instruction);
+  }
+  end_part();
+  return parts;
 }
 
 BodyId BodyWriter::finish() {

@@ -19,6 +19,13 @@ struct Binding {
   }
 };
 
+// Bodies of a Job that are called one after the other, `count` of them.
+struct BodyRange {
+  BodyId first = 0;
+  std::int32_t count = 1;
+  BodyId operator[](std::int32_t i) const { return static_cast<BodyId>(first + i); }
+};
+
 class BodyWriter {
  public:
   BodyWriter(Tables& tables, std::string_view name, Phase phase) : tables_(tables) {
@@ -46,6 +53,9 @@ class BodyWriter {
   }
 
   BodyId finish();  // adds the body to the Job
+  // The same, `in_parts` or in one: a part ends where compute would wait for an exchange of
+  // experts, so that other work can be called in between.
+  BodyRange finish(bool in_parts);
 
  private:
   Operands operands(const std::vector<TensorId>& reads, const std::vector<TensorId>& writes);

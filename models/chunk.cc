@@ -65,8 +65,8 @@ class ChunkWriter {
   EventId gathered(int step) const;
   EventId limit(int from_end) const;
 
-  BodyId forward(bool first);
-  BodyId backward(bool last);
+  BodyRange forward(bool first);
+  BodyRange backward(bool last);
   void after_backward(BodyWriter& body, std::size_t block);
   TensorId slice_of(TensorId tensor);
 
@@ -335,7 +335,7 @@ TensorId ChunkWriter::slice_of(TensorId tensor) {
   return add_tensor(slice, slice.label.layer);
 }
 
-BodyId ChunkWriter::forward(bool first) {
+BodyRange ChunkWriter::forward(bool first) {
   BodyWriter body(tables_, first ? "forward first" : "forward", Phase::kForward);
   const bool others = first && first_differs();
   prepares_ = first;
@@ -376,7 +376,7 @@ BodyId ChunkWriter::forward(bool first) {
   if (shape_.next) {
     write_send(body, {activations_.back(), slices_out_[0]}, Stream::kSendForward, 1, plan_);
   }
-  return body.finish();
+  return body.finish(plan_.expert_overlap);
 }
 
 void ChunkWriter::after_backward(BodyWriter& body, std::size_t block) {
@@ -401,7 +401,7 @@ void ChunkWriter::after_backward(BodyWriter& body, std::size_t block) {
   bucket_.clear();
 }
 
-BodyId ChunkWriter::backward(bool last) {
+BodyRange ChunkWriter::backward(bool last) {
   BodyWriter body(tables_, last ? "backward last" : "backward", Phase::kBackward);
   last_ = last;
   if (shape_.next) {
@@ -418,7 +418,7 @@ BodyId ChunkWriter::backward(bool last) {
   if (shape_.previous) {
     write_send(body, {gradients_.front(), slices_in_[1]}, Stream::kSendBackward, -1, plan_);
   }
-  return body.finish();
+  return body.finish(plan_.expert_overlap);
 }
 
 // Updated weights are gathered in groups, a bucket's bytes at a time.

@@ -21,12 +21,12 @@ struct ChunkShape {
 // What the micro-batches pass: all blocks, or as a ring of visits (pass.h).
 enum class Passes : std::uint8_t { kAll, kRing };
 
-// The bodies of one visit.
+// The bodies of one visit: one each, or its parts (Plan::expert_overlap).
 struct PassBodies {
-  BodyId forward_first = 0;  // of micro-batch 0: may bring weights in for the whole step
-  BodyId forward = 0;
-  BodyId backward = 0;
-  BodyId backward_last = 0;  // of the last micro-batch: may reduce gradients, drop weights
+  BodyRange forward_first;  // of micro-batch 0: may bring weights in for the whole step
+  BodyRange forward;
+  BodyRange backward;
+  BodyRange backward_last;  // of the last micro-batch: may reduce gradients, drop weights
 };
 
 struct ChunkBodies {

@@ -5,6 +5,7 @@ namespace stepcast {
 
 int events_used(const Plan& plan) {
   const int ring = plan.effective_zero() == 3 ? static_cast<int>(plan.prefetch) + 1 : 1;
+  if (plan.expert_overlap) return kBackwardDone + kTensorDones;
   return kFirstRing + 2 * ring;
 }
 

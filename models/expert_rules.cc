@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "models/choices.h"
+#include "sim/program/program.h"
 
 namespace stepcast {
 
@@ -42,7 +43,22 @@ std::optional<PlanTrouble> expert_trouble(const Plan& plan) {
                        fmt::format("must be 1, so that each expert is whole, or tensor, {}; is {}",
                                    plan.tensor, plan.expert_tensor));
   }
-  if (plan.expert == 1) return std::nullopt;
+  if (plan.expert == 1) {
+    if (!plan.expert_overlap) return std::nullopt;
+    return in_parallel("expert_overlap",
+                       "no exchange of experts is there to run beside other work; set it to false, "
+                       "or expert to more than 1");
+  }
+  if (plan.expert_overlap && plan.pipeline > 1 &&
+      plan.schedule != PipelineSchedule::kInterleaved) {
+    return in_parallel("expert_overlap",
+                       "stages of this schedule would wait for each other in turn; set "
+                       "virtual_stages to 2 or more, or expert_overlap to false");
+  }
+  if (plan.expert_overlap && plan.schedule == PipelineSchedule::kGpipe) {
+    return in_parallel("expert_overlap",
+                       "\"gpipe\" has no backward beside a forward; set schedule to \"1f1b\"");
+  }
   const std::int64_t tensor = plan.expert_tensor == 1 ? plan.tensor : 1;
   const std::int64_t inner = plan.context * tensor;
   if (plan.expert % inner != 0 || plan.data % plan.expert_data() != 0) {
@@ -84,6 +100,11 @@ std::optional<PlanTrouble> experts_trouble(const Plan& plan, const Model& model)
                        fmt::format("{} columns of an expert cannot be divided by {}; use 1",
                                    model.expert_ffn, plan.expert_tensor));
   }
+  if (model.mlp_bias && plan.expert_tensor > 1) {
+    return in_parallel("expert_tensor",
+                       "experts with biases that tensor ranks cut are not covered yet; set it to "
+                       "1");
+  }
   if (plan.tensor > 1 && !plan.sequence_parallel) {
     return in_parallel("sequence_parallel",
                        "tensor ranks give different tokens to experts: set it to true");
@@ -94,6 +115,16 @@ std::optional<PlanTrouble> experts_trouble(const Plan& plan, const Model& model)
         fmt::format("tensor {} ranks must share the experts: set it to {}, or expert to "
                     "a multiple of that",
                     plan.tensor, plan.tensor));
+  }
+  // Of an overlapped micro-batch each layer is cut in at most as many parts, forward and backward.
+  constexpr std::int64_t kPartsOfLayer = 8;
+  const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
+  const std::int64_t parts = kPartsOfLayer * model.layers + 2 * chunks;
+  if (plan.expert_overlap && plan.micro_batches() > (kCallsMax - 8 * chunks) / parts) {
+    return in_parallel("expert_overlap",
+                       fmt::format("{} micro-batches of {} layers in parts are too many to write "
+                                   "down; set it to false",
+                                   plan.micro_batches(), model.layers));
   }
   if (plan.scan_layers && model.dense_layers > 0) {
     return PlanTrouble{"", "scan_layers", "one loop takes equal layers, but some have no experts"};

@@ -12,7 +12,7 @@
 
 namespace stepcast {
 
-// Rows of slots, expert by expert: to their experts' ranks, where they stand expert by expert, too.
+// Rows of slots, expert by expert: to their experts' ranks, where they stand rank by rank.
 ValueId TransformerWriter::send_to_experts(std::string_view name, ValueId x, std::int64_t columns) {
   const std::string base(name);
   const Value from = block_.values[static_cast<std::size_t>(x)];
@@ -32,7 +32,12 @@ ValueId TransformerWriter::send_to_experts(std::string_view name, ValueId x, std
     block_.exchange(base + ".gather", ExchangeKind::kAllGather, {x}, {all}, kModuleMlp);
     x = all;
   }
-  return regroup(base + ".by_expert", x, plan_.expert * plan_.expert_tensor,
+  return x;
+}
+
+// There: expert by expert, too.
+ValueId TransformerWriter::by_expert(std::string_view name, ValueId x) {
+  return regroup(std::string(name) + ".by_expert", x, plan_.expert * plan_.expert_tensor,
                  model_.experts / plan_.expert);
 }
 
@@ -69,7 +74,8 @@ ValueId TransformerWriter::regroup(std::string_view name, ValueId x, std::int64_
   return y;
 }
 
-// x (n L C, h), expert by expert, with the router's weight of each row.
+// x (n L C, h), expert by expert, with the router's weight of each row: it multiplies the bias of
+// the second product, too.
 ValueId TransformerWriter::experts(ValueId x, ValueId weights) {
   const std::int64_t count = model_.experts / plan_.expert;
   const std::int64_t rows = block_.values[static_cast<std::size_t>(x)].shape.sizes[0];
@@ -79,15 +85,28 @@ ValueId TransformerWriter::experts(ValueId x, ValueId weights) {
   const Parts branches = cut ? Parts{width, model_.gated() ? width : 0} : Parts{};
   const ValueId read = input("experts.fc1", x, kModuleMlp, Cut::kColumns);
   const ValueId up = product("experts.fc1", read, each, hidden_, model_.gated() ? 2 * width : width,
-                             false, kModuleMlp, cut ? Cut::kRows : Cut::kWhole, branches);
+                             model_.mlp_bias, kModuleMlp, cut ? Cut::kRows : Cut::kWhole,
+                             branches);
   block_.nodes.back().modules |= kModuleUp;
   const ValueId active = act("experts.activation.out", {rows, width});
   Pointwise op{activation(), rows, width, plan_.compute, plan_.compute, false};
   op.weighted = true;
   block_.add("experts.activation", op, {up, weights}, {active}, kModuleActivation | kModuleMlp);
   const ValueId down = input("experts.fc2", active, kModuleMlp, Cut::kColumns);
-  return product("experts.fc2", down, each, width, hidden_, false, kModuleMlp,
-                 cut ? Cut::kColumns : Cut::kWhole, {});
+  const ValueId y = product("experts.fc2", down, each, width, hidden_, false, kModuleMlp,
+                            cut ? Cut::kColumns : Cut::kWhole, {});
+  return model_.mlp_bias ? expert_bias(y, weights, count) : y;
+}
+
+ValueId TransformerWriter::expert_bias(ValueId x, ValueId weights, std::int64_t count) {
+  const ValueId bias = weight("experts.fc2.bias", {count * hidden_});
+  block_.values[static_cast<std::size_t>(bias)].experts = count;
+  const std::int64_t rows = block_.values[static_cast<std::size_t>(x)].shape.sizes[0];
+  const ValueId y = act("experts.bias.out", {rows, hidden_});
+  Pointwise op{PointwiseKind::kAddExpertBias, rows, hidden_, plan_.compute, plan_.compute};
+  op.experts = count;
+  block_.add("experts.bias", op, {x, bias, weights}, {y}, kModuleMlp);
+  return y;
 }
 
 // Each row to the rank of its expert, and back.
@@ -100,7 +119,8 @@ ValueId TransformerWriter::sent(ValueId x, ValueId weights, ValueId places) {
   block_.add("experts.permute", permute, {x, places, weights}, {rows, row_weights}, kModuleMlp);
   const ValueId here = send_to_experts("experts.tokens", rows, hidden_);
   const ValueId here_weights = send_to_experts("experts.weights", row_weights, 1);
-  const ValueId back = send_back(experts(here, here_weights));
+  const ValueId tokens = by_expert("experts.tokens", here);
+  const ValueId back = send_back(experts(tokens, by_expert("experts.weights", here_weights)));
   permute.part = PermutePart::kUnpermute;
   permute.weighted = false;
   const ValueId y = act("experts.out", {rows_, hidden_});
@@ -160,9 +180,11 @@ ValueId TransformerWriter::mixture(ValueId x) {
   const std::int64_t count = model_.experts, chosen = model_.experts_per_token;
   const ValueId router = weight("router.weight", {count, hidden_}, scattered_);
   const ValueId logits = act("router.logits", {rows_, count});
+  const ValueId bias =
+      model_.mlp_bias ? weight("router.bias", {count}, scattered_) : kNoValue;
   const Gemm product{rows_,         count,         hidden_, 1,    GemmRole::kForward,
-                     plan_.compute, plan_.compute, false,   false};
-  block_.add("router", product, {x, router}, {logits}, kModuleMlp);
+                     plan_.compute, plan_.compute, false,   model_.mlp_bias};
+  block_.add("router", product, {x, router, bias}, {logits}, kModuleMlp);
   const ValueId weights = block_.activation("router.weights", {rows_, chosen}, Dtype::kFp32);
   const ValueId places = block_.activation("router.slots", {rows_, chosen}, Dtype::kInt32);
   const Route route{Pass::kForward,               rows_,         count, chosen,

@@ -191,7 +191,7 @@ EventId FragmentWriter::free_event() {
   };
   EventId event;
   do {
-    event = static_cast<EventId>(kTensorDone + next_event_);
+    event = static_cast<EventId>(options_.done + next_event_);
     next_event_ = static_cast<EventId>((next_event_ + 1) % kTensorDones);
   } while (taken(event));
   return event;

@@ -30,6 +30,9 @@ inline constexpr EventId kReplicaReady = 9;
 inline constexpr EventId kGlobalDone = 10;
 inline constexpr EventId kReduceDone = 11;
 inline constexpr EventId kFirstRing = 12;     // gathers' events and limits follow
+// As kTensorDone, four, of a backward that stands in parts among those of a forward, which has no
+// gathers' rings (Plan::expert_overlap).
+inline constexpr EventId kBackwardDone = kFirstRing + 2;
 
 // Interning of what a Job's tables hold once.
 class Tables {
@@ -69,6 +72,7 @@ struct FragmentOptions {
                             // needs the result; for one between context ranks in any case so
   std::int16_t pieces = 1;  // of an exchange beside the product that takes, or makes, what it moves
   std::uint16_t filled = kFilledNone;  // of Filled: made by these, a tensor is filled first
+  EventId done = kTensorDone;  // the first of the exchanges' events
 };
 
 // Turns nodes into instructions: allocates an activation before its first write (and fills it where

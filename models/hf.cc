@@ -40,6 +40,7 @@ struct HfClass {
   bool qk_norm = false;
   bool post_norms = false;
   bool gelu = false;  // the gate's activation; else SiLU
+  bool gpt_oss = false;  // sinks, its own form of SwiGLU, biases everywhere
   std::int64_t experts = 0;  // 0: a dense model
   std::int64_t experts_per_token = 0;
   std::int64_t expert_ffn = 0;  // 0: ffn is the experts'
@@ -69,6 +70,10 @@ constexpr HfClass kClasses[] = {
      .qk_norm = true, .post_norms = true, .gelu = true, .slides = true, .full_every = 6},
     {.model_type = "gpt2", .layers = 12, .hidden = 768, .heads = 12, .kv_heads = 0, .head_dim = 0,
      .ffn = 0, .vocabulary = 50257, .positions = 1024, .tied = true, .gpt = true},
+    {.model_type = "gpt_oss", .layers = 36, .hidden = 2880, .heads = 64, .kv_heads = 8,
+     .head_dim = 64, .ffn = 2880, .vocabulary = 201088, .positions = 131072, .tied = false,
+     .gpt_oss = true, .experts = 128, .experts_per_token = 4, .slides = true,
+     .full_every = 2},
     {.model_type = "kimi_k2", .layers = 61, .hidden = 7168, .heads = 64, .kv_heads = 0,
      .head_dim = 0, .ffn = 18432, .vocabulary = 163840, .positions = 131072, .tied = false,
      .experts = 384, .experts_per_token = 8, .expert_ffn = 2048, .shared_experts = 1,
@@ -94,7 +99,6 @@ constexpr HfClass kClasses[] = {
 
 // Classes that are known, and cannot be said here.
 constexpr std::pair<std::string_view, std::string_view> kNotCovered[] = {
-    {"gpt_oss", "attention with sinks, a clamped activation and biases of experts"},
     {"llama4", "chunked attention in some layers, and experts in every other one"},
     {"llama4_text", "chunked attention in some layers, and experts in every other one"},
     {"qwen2_moe", "a shared expert with a gate of its own"},
@@ -182,7 +186,8 @@ class Reader {
         object_.integer(present(object_, {"max_position_embeddings", "n_positions", "n_ctx"}),
                         class_.positions, kModelLimits.positions);
     m.norm = class_.gpt ? NormKind::kLayer : NormKind::kRms;
-    m.activation = read_activation();
+    m.activation = class_.gpt_oss ? read_oai_activation() : read_activation();
+    m.attention_sinks = class_.gpt_oss;
     m.learned_positions = class_.gpt;
     m.rotary = !class_.gpt;
     read_biases(m);
@@ -312,11 +317,21 @@ class Reader {
                                              : "silu and gelu are, as the gate of the MLP"));
   }
 
+  // What its experts do with the gate is no key's; how far it lets the numbers go is.
+  Activation read_oai_activation() const {
+    constexpr std::string_view kKey = "swiglu_limit";
+    if (object_.number(kKey, kOaiLimit, 0.0, 1e6) != kOaiLimit) {
+      object_.fail(kKey, fmt::format("other limits than {:.1f} are not covered", kOaiLimit));
+    }
+    return Activation::kSwigluOai;
+  }
+
   void read_biases(Model& m) const {
-    m.mlp_bias = object_.boolean("mlp_bias", class_.gpt);
+    m.mlp_bias = object_.boolean("mlp_bias", class_.gpt || class_.gpt_oss);
     // In Qwen2 the key only repeats what the class does anyway, and never means the output.
     const bool has_fixed_biases = class_.gpt || class_.qkv_bias;
-    const bool asked = object_.boolean("attention_bias", false) && !has_fixed_biases;
+    const bool asked =
+        object_.boolean("attention_bias", class_.gpt_oss) && !has_fixed_biases;
     m.qkv_bias = has_fixed_biases || asked || object_.boolean("qkv_bias", false);
     m.attention_output_bias = class_.gpt || asked;
   }

@@ -34,6 +34,8 @@ class Lowering {
   void write_round(const std::vector<Slot>& slots, std::size_t stage,
                    const std::vector<ChunkBodies>& bodies, std::int64_t round,
                    std::vector<Call>& schedule) const;
+  BodyRange bodies_of(const Slot& slot, const std::vector<ChunkBodies>& bodies,
+                      std::int64_t round) const;
   bool receives(const Slot& slot, std::size_t stage) const;
   bool sends(const Slot& slot, std::size_t stage) const;
 
@@ -123,24 +125,54 @@ bool Lowering::sends(const Slot& slot, std::size_t stage) const {
   return slot.backward ? part > 0 : part + 1 < parts_.size();
 }
 
+BodyRange Lowering::bodies_of(const Slot& slot, const std::vector<ChunkBodies>& bodies,
+                              std::int64_t round) const {
+  const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
+  const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
+  const PassBodies& b = passes[static_cast<std::size_t>(round + slot.micro_batch) % passes.size()];
+  if (slot.backward) return slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
+  return slot.micro_batch == 0 ? b.forward_first : b.forward;
+}
+
+namespace {
+
+// The parts of a backward and of a forward in turn, beginning with the backward (Megatron-Core,
+// megatron/core/models/common/model_chunk_schedule_plan.py): beside the exchange that ends a part
+// of one runs the part of the other that is called next.
+void call_in_turn(const Slot& forward, BodyRange forward_parts, const Slot& backward,
+                  BodyRange backward_parts, std::vector<Call>& schedule) {
+  for (std::int32_t i = 0; i < std::max(forward_parts.count, backward_parts.count); ++i) {
+    if (i < backward_parts.count) {
+      schedule.push_back({backward_parts[i], backward.chunk, backward.micro_batch});
+    }
+    if (i < forward_parts.count) {
+      schedule.push_back({forward_parts[i], forward.chunk, forward.micro_batch});
+    }
+  }
+}
+
+}  // namespace
+
 // Where the host waits for messages, one wait serves a send and the receive that follows it, which
 // are posted together; a send that none follows is waited for by itself.
 void Lowering::write_round(const std::vector<Slot>& slots, std::size_t stage,
                            const std::vector<ChunkBodies>& bodies, std::int64_t round,
                            std::vector<Call>& schedule) const {
   const auto chunks = static_cast<std::int32_t>(bodies.size());
-  const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
   const bool last = stage + 1 == static_cast<std::size_t>(plan_.pipeline);
   if (begin_ >= 0) schedule.push_back({begin_, 0, 0});
   if (last && defer_ >= 0) schedule.push_back({defer_, 0, 0});
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Slot& slot = slots[i];
-    const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
-    const PassBodies& b =
-        passes[static_cast<std::size_t>(round + slot.micro_batch) % passes.size()];
-    BodyId body = slot.micro_batch == 0 ? b.forward_first : b.forward;
-    if (slot.backward) body = slot.micro_batch + 1 == micro_batches ? b.backward_last : b.backward;
-    schedule.push_back({body, slot.chunk, slot.micro_batch});
+    const BodyRange parts = bodies_of(slot, bodies, round);
+    if (plan_.expert_overlap && slot.alternates) {
+      const Slot& backward = slots[++i];
+      call_in_turn(slot, parts, backward, bodies_of(backward, bodies, round), schedule);
+      continue;
+    }
+    for (std::int32_t part = 0; part < parts.count; ++part) {
+      schedule.push_back({parts[part], slot.chunk, slot.micro_batch});
+    }
     if (synchronize_ < 0 || !sends(slot, stage)) continue;
     const bool together = i + 1 < slots.size() && receives(slots[i + 1], stage);
     if (!together) schedule.push_back({synchronize_, slot.chunk, slot.micro_batch});
@@ -211,7 +243,7 @@ Job Lowering::run() {
   const auto schedules = pipeline_schedule(
       plan_.schedule, static_cast<std::int32_t>(plan_.pipeline),
       static_cast<std::int32_t>(plan_.virtual_stages),
-      static_cast<std::int32_t>(plan_.micro_batches()));
+      static_cast<std::int32_t>(plan_.micro_batches()), plan_.expert_overlap ? 1 : 0);
   for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
     write_program(schedules[stage], stage);
   }

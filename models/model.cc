@@ -19,15 +19,18 @@ constexpr double kParametersMax = 0x1p49;  // so that no count of bytes overflow
 const std::vector<std::pair<std::string, NormKind>> kNorms = {{"layer", NormKind::kLayer},
                                                               {"rms", NormKind::kRms}};
 const std::vector<std::pair<std::string, Activation>> kActivations = {
-    {"gelu", Activation::kGelu}, {"swiglu", Activation::kSwiglu}, {"geglu", Activation::kGeglu}};
+    {"gelu", Activation::kGelu},
+    {"swiglu", Activation::kSwiglu},
+    {"geglu", Activation::kGeglu},
+    {"swiglu_oai", Activation::kSwigluOai}};
 
 std::int64_t norm_parameters(NormKind kind, std::int64_t columns) {
   return kind == NormKind::kLayer ? 2 * columns : columns;  // weight, and LayerNorm's bias
 }
 
-// Of one MLP without its biases.
 std::int64_t mlp_parameters(const Model& m, std::int64_t width) {
-  return (m.gated() ? 3 : 2) * m.hidden * width;
+  const std::int64_t biases = m.mlp_bias ? (m.gated() ? 2 : 1) * width + m.hidden : 0;
+  return (m.gated() ? 3 : 2) * m.hidden * width + biases;
 }
 
 // The matrices of attention; latent attention's down to the latents and up from them.
@@ -45,12 +48,13 @@ std::int64_t layer_parameters(const Model& m, bool of_experts) {
   if (m.latent()) sum += m.kv_rank + m.q_rank;  // norms of the latents
   if (m.qkv_bias) sum += q + 2 * kv;
   if (m.attention_output_bias) sum += m.hidden;
+  if (m.attention_sinks) sum += m.heads;
   if (of_experts) {
-    sum += m.experts * (mlp_parameters(m, m.expert_ffn) + m.hidden);  // and the router's row
-    sum += mlp_parameters(m, m.shared_ffn);
+    const std::int64_t router_row = m.hidden + (m.mlp_bias ? 1 : 0);
+    sum += m.experts * (mlp_parameters(m, m.expert_ffn) + router_row);
+    if (m.shared_ffn > 0) sum += mlp_parameters(m, m.shared_ffn);
   } else {
     sum += mlp_parameters(m, m.ffn);
-    if (m.mlp_bias) sum += (m.gated() ? 2 : 1) * m.ffn + m.hidden;
   }
   sum += (m.post_norms ? 4 : 2) * norm_parameters(m.norm, m.hidden);
   if (m.qk_norm) sum += 2 * m.head_dim;
@@ -70,7 +74,9 @@ void check_model_experts(const Model& m, const Object& object, const ModelKeys& 
                             "for a dense model",
                             m.dense_layers, m.layers, keys.experts));
   }
-  if (m.mlp_bias) object.fail("mlp_bias", "experts with biases are not covered; must be false");
+  if (m.mlp_bias && m.shared_ffn > 0) {
+    object.fail("mlp_bias", "biases are not covered beside a shared expert; must be false");
+  }
 }
 
 // What a style stands for; every key may say otherwise.
@@ -172,6 +178,7 @@ Model read_preset(const Object& o, std::string_view name) {
   m.rotary = o.boolean("rotary", m.rotary);
   m.qkv_bias = o.boolean("qkv_bias", m.qkv_bias);
   m.attention_output_bias = o.boolean("attention_output_bias", m.attention_output_bias);
+  m.attention_sinks = o.boolean("attention_sinks", false);
   m.mlp_bias = o.boolean("mlp_bias", m.mlp_bias);
   m.qk_norm = o.boolean("qk_norm", m.qk_norm);
   m.post_norms = o.boolean("post_norms", m.post_norms);
@@ -211,9 +218,9 @@ void check_latents(const Model& m, const Object& object, const ModelKeys& keys) 
                 fmt::format("of a head's {} columns an even number is rotated, and not all; is {}",
                             m.head_dim, m.rotary_dim));
   }
-  if (!m.rotary || m.learned_positions || m.qkv_bias || m.qk_norm) {
+  if (!m.rotary || m.learned_positions || m.qkv_bias || m.qk_norm || m.attention_sinks) {
     object.fail(keys.kv_rank,
-                "latent attention is covered with rotary positions, without biases and without "
+                "latent attention is covered with rotary positions, without biases, sinks and "
                 "norms of queries and keys");
   }
 }
@@ -314,6 +321,7 @@ Json write_model(const Model& model) {
   json["qkv_bias"] = model.qkv_bias;
   json["attention_output_bias"] = model.attention_output_bias;
   json["mlp_bias"] = model.mlp_bias;
+  json["attention_sinks"] = model.attention_sinks;
   json["qk_norm"] = model.qk_norm;
   json["post_norms"] = model.post_norms;
   json["tied_embeddings"] = model.tied_embeddings;

@@ -14,7 +14,7 @@
 
 namespace stepcast {
 
-enum class Activation : std::uint8_t { kGelu, kSwiglu, kGeglu };
+enum class Activation : std::uint8_t { kGelu, kSwiglu, kGeglu, kSwigluOai };
 
 inline constexpr double kDropoutRate = 0.1;  // GPT-2's, and Megatron-LM's default
 
@@ -36,8 +36,8 @@ struct Model {
   std::int64_t value_dim = 0;       // columns of a head's values; 0: head_dim
   std::int64_t ffn = 0;             // width of one branch; a gated MLP has two
   // A mixture of experts: in all layers but the first `dense_layers`, whose MLP has width ffn, the
-  // MLP is `experts` of them, each of width expert_ffn, and the router (E, h). An MLP of such a
-  // model has no biases, and a shared one no gate of its own.
+  // MLP is `experts` of them, each of width expert_ffn, and the router (E, h). Where such an MLP
+  // has biases, so has its router, and there is no shared one. A shared one has no gate of its own.
   std::int64_t experts = 0;            // 0: a dense model
   std::int64_t experts_per_token = 0;  // k
   std::int64_t expert_ffn = 0;
@@ -51,7 +51,8 @@ struct Model {
   bool rotary = true;
   bool qkv_bias = false;            // Qwen2: only there
   bool attention_output_bias = false;
-  bool mlp_bias = false;
+  bool mlp_bias = false;            // of experts, too, and of their router
+  bool attention_sinks = false;     // gpt-oss: each head has a score that no value stands behind
   bool qk_norm = false;             // Qwen3, Gemma3: norm of q and k over head_dim
   bool post_norms = false;          // Gemma2, Gemma3: also a norm after attention and after the MLP
   bool tied_embeddings = false;     // the head's matrix is the embedding table
@@ -90,12 +91,12 @@ Flops model_flops_per_token(const Model& model, std::int64_t sequence_length, bo
 // SwiGLU, rotary, no biases, untied, no dropout) or "gpt" (LayerNorm, GELU, learned positions,
 // biases everywhere, tied, dropout); every other member may be given to differ. Left out, kv_heads
 // is heads, head_dim is hidden / heads, and ffn is 4 hidden where the MLP has no gate. With
-// experts, ffn is expert_ffn where no layer is dense, and mlp_bias is false in every style.
+// experts, ffn is expert_ffn where no layer is dense, and mlp_bias is false where it is not given.
 // "source" and "description" are for people. A "name" wins over the one given here.
 //
 // Throws Error: unknown model_type (with the supported ones), experts of a class that is not known
-// to have them, a missing size, h not divisible where it must be, a limit exceeded, biases of
-// experts.
+// to have them, a missing size, h not divisible where it must be, a limit exceeded, biases beside a
+// shared expert.
 Model read_model(const Object& object, std::string_view name);
 
 // Writes the preset form, with every field; read_model reads it back.

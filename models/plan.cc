@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "models/choices.h"
+#include "models/attention_rules.h"
 #include "models/expert_rules.h"
 #include "sim/base/error.h"
 #include "sim/program/pieces.h"
@@ -257,38 +258,6 @@ Trouble loop_trouble(const Plan& plan) {
                  "layers in one loop are all run again or none: leave \"layers\" of recompute out");
 }
 
-// Keys and values of their own for every head, each as wide as it is.
-Trouble latent_trouble(const Plan& plan, const Model& model) {
-  if (!model.latent()) return std::nullopt;
-  if (plan.context > 1 && !plan.shares_heads()) {
-    return trouble("parallel", "context",
-                   "latent attention of a sequence that ranks share is not covered yet but by "
-                   "context_exchange \"all_to_all\"; set that, or context to 1");
-  }
-  if (plan.fused_attention) return std::nullopt;
-  return trouble("", "attention",
-                 "latent attention's queries, keys and values are three tensors, which unfused "
-                 "attention does not read; set it to \"fused\"");
-}
-
-// A window that all of a token's stretch fits in is none.
-Trouble window_trouble(const Plan& plan, const Model& model) {
-  if (model.window == 0 || model.window >= plan.attended()) return std::nullopt;
-  if (plan.context > 1 && !plan.shares_heads()) {
-    return trouble("parallel", "context",
-                   "a sliding window over a sequence that ranks share is not covered yet but by "
-                   "context_exchange \"all_to_all\"; set that, or context to 1");
-  }
-  if (!plan.fused_attention) {
-    return trouble("", "attention",
-                   "unfused attention takes all scores of a sequence, without a sliding window; "
-                   "set it to \"fused\"");
-  }
-  const bool mixed = model.full_every > 0 && model.full_every <= model.layers;
-  if (!plan.scan_layers || !mixed) return std::nullopt;
-  return trouble("", "scan_layers", "one loop takes equal layers, but some have no window");
-}
-
 // Tensor ranks hold whole heads, whole key-value heads and equal parts of the FFN.
 Trouble tensor_trouble(const Plan& plan, const Model& model) {
   const std::int64_t ffn = std::gcd(dense_ffn(model), model.shared_ffn);
@@ -475,9 +444,9 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
 }
 
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
-  for (const auto rule : {experts_trouble, latent_trouble, window_trouble, tensor_trouble,
-                          shared_heads_trouble,
-                          eight_bit_trouble, sequence_trouble, stages_trouble}) {
+  for (const auto rule :
+       {experts_trouble, attention_kind_trouble, tensor_trouble, shared_heads_trouble,
+        eight_bit_trouble, sequence_trouble, stages_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }
   return std::nullopt;

@@ -138,6 +138,8 @@ struct Plan {
                                        // expert_tensor is 1) x all context ranks x some data ranks
   std::int64_t expert_tensor = 1;      // 1, or tensor: each expert is cut over the tensor ranks
   ExpertExchange expert_exchange = ExpertExchange::kAllToAll;
+  bool expert_overlap = false;         // experts' exchanges of one micro-batch's forward run beside
+                                       // the work of another's backward, and the other way round
   double capacity_factor = 1;          // an expert takes up to this times a rank's tokens x k / E
   std::int64_t data = 1;               // all data-parallel ranks (shards x replicas)
   std::int64_t pipeline = 1;

@@ -176,6 +176,7 @@ void read_parallel(const Object& object, std::int64_t devices, Plan& plan) {
   plan.expert = object.integer("expert", 1, kDegree);
   plan.expert_tensor = object.integer("expert_tensor", 1, kDegree);
   plan.expert_exchange = object.word("expert_exchange", plan.expert_exchange, kExpertExchanges);
+  plan.expert_overlap = object.boolean("expert_overlap", plan.expert_overlap);
   plan.pipeline = object.integer("pipeline", 1, kDegree);
   plan.virtual_stages = object.integer("virtual_stages", 1, {1, 10'000});
   plan.schedule = object.word(
@@ -329,6 +330,7 @@ Json write_parallel(const Plan& plan) {
   json["expert"] = plan.expert;
   json["expert_tensor"] = plan.expert_tensor;
   json["expert_exchange"] = word_of(plan.expert_exchange, kExpertExchanges);
+  json["expert_overlap"] = plan.expert_overlap;
   json["pipeline"] = plan.pipeline;
   json["virtual_stages"] = plan.virtual_stages;
   json["data"] = plan.data;

@@ -117,7 +117,8 @@ ValueId TransformerWriter::product(std::string_view name, ValueId entered, Rows 
   block_.values[static_cast<std::size_t>(w)].experts = rows.experts;
   block_.values[static_cast<std::size_t>(w)].partial = rows.partial;
   if (plan_.eight_bit.weights) block_.values[static_cast<std::size_t>(w)].dtype = Dtype::kFp8;
-  ValueId b = bias ? cut_weight(base + ".bias", {out}, cut, parts) : kNoValue;
+  ValueId b = bias ? cut_weight(base + ".bias", {matrices * out}, cut, parts) : kNoValue;
+  if (bias) block_.values[static_cast<std::size_t>(b)].experts = rows.experts;
   ValueId read = weight_read(name, w, modules);
   ValueId y = act(base + ".out", {matrices * rows.rows, out});
   Gemm op{rows.rows,       out,           in,    matrices, GemmRole::kForward,

@@ -55,6 +55,7 @@ std::vector<Slot> alternate(const std::vector<Entry>& order, std::int32_t chunks
   for (std::int32_t k = 0; k < warm_up; ++k) forward(k);
   for (std::int32_t k = warm_up; k < total; ++k) {
     forward(k);
+    slots.back().alternates = true;
     backward(k - warm_up);
   }
   for (std::int32_t k = total - warm_up; k < total; ++k) backward(k);
@@ -64,7 +65,8 @@ std::vector<Slot> alternate(const std::vector<Entry>& order, std::int32_t chunks
 }  // namespace
 
 std::vector<std::vector<Slot>> pipeline_schedule(PipelineSchedule schedule, std::int32_t stages,
-                                                 std::int32_t chunks, std::int32_t micro_batches) {
+                                                 std::int32_t chunks, std::int32_t micro_batches,
+                                                 std::int32_t ahead) {
   STEPCAST_CHECK(stages >= 1 && chunks >= 1 && micro_batches >= 1, "a schedule needs work");
   const std::vector<std::int32_t> groups = group_sizes(stages, micro_batches);
   const std::vector<Entry> order = interleaved_order(groups, chunks);
@@ -72,10 +74,11 @@ std::vector<std::vector<Slot>> pipeline_schedule(PipelineSchedule schedule, std:
   std::vector<std::vector<Slot>> all;
   for (std::int32_t stage = 0; stage < stages; ++stage) {
     std::int32_t warm_up = total;
-    if (schedule == PipelineSchedule::k1f1b) warm_up = std::min(total, stages - 1 - stage);
+    if (schedule == PipelineSchedule::k1f1b) warm_up = stages - 1 - stage + ahead;
     if (schedule == PipelineSchedule::kInterleaved) {
-      warm_up = std::min(total, 2 * (stages - 1 - stage) + (chunks - 1) * groups.front());
+      warm_up = 2 * (stages - 1 - stage) + (chunks - 1) * groups.front() + ahead;
     }
+    warm_up = std::min(total, warm_up);
     all.push_back(alternate(order, chunks, warm_up));
   }
   return all;

@@ -168,7 +168,7 @@ ValueId TransformerWriter::unfused_core(const Values& heads_read) {
   return out;
 }
 
-ValueId TransformerWriter::attention_core(const Values& heads_read) {
+ValueId TransformerWriter::attention_core(Values heads_read) {
   if (!plan_.fused_attention) return unfused_core(heads_read);
   const std::int64_t s = plan_.attended() / plan_.context;
   const std::int64_t heads = model_.heads / plan_.tensor;
@@ -180,6 +180,8 @@ ValueId TransformerWriter::attention_core(const Values& heads_read) {
                s, s, model_.head_dim, true, plan_.dropout, plan_.compute};
   if (model_.latent()) op.value_dim = model_.value_dim;
   op.window = window_;
+  op.sinks = model_.attention_sinks;
+  if (op.sinks) heads_read.add(cut_weight("attention.sinks", {heads}, Cut::kRows));
   if (plan_.context > 1) {
     context_attention(block_, plan_, op, {heads_read, out, lse});
     return out;
@@ -282,8 +284,13 @@ Values TransformerWriter::up(std::string_view prefix, ValueId x, std::int64_t ff
 }
 
 PointwiseKind TransformerWriter::activation() const {
-  if (model_.activation == Activation::kSwiglu) return PointwiseKind::kSwiglu;
-  return model_.activation == Activation::kGeglu ? PointwiseKind::kGeglu : PointwiseKind::kGelu;
+  switch (model_.activation) {
+    case Activation::kGelu: break;
+    case Activation::kSwiglu: return PointwiseKind::kSwiglu;
+    case Activation::kGeglu: return PointwiseKind::kGeglu;
+    case Activation::kSwigluOai: return PointwiseKind::kSwigluOai;
+  }
+  return PointwiseKind::kGelu;
 }
 
 ValueId TransformerWriter::mlp(std::string_view prefix, ValueId x, std::int64_t ffn) {
@@ -307,7 +314,7 @@ Block TransformerWriter::layer(bool experts, std::int64_t window) {
   branch = norm("norm2", middle, kModuleNorm);
   branch = experts ? mixture(branch) : mlp("", branch, model_.ffn);
   if (model_.post_norms) branch = norm("post_norm2", branch, kModuleNorm);
-  block_.y = residual("mlp.add", branch, middle, model_.mlp_bias, kModuleNone);
+  block_.y = residual("mlp.add", branch, middle, model_.mlp_bias && !experts, kModuleNone);
   return std::move(block_);
 }
 

@@ -96,7 +96,7 @@ class TransformerWriter {
   Values latent_heads(ValueId x);
   ValueId down(std::string_view name, ValueId x, std::int64_t width);
   ValueId attention(ValueId x);
-  ValueId attention_core(const Values& heads);
+  ValueId attention_core(Values heads);
   ValueId softmax(ValueId scores);
   ValueId unfused_core(const Values& heads);
   // An MLP of width ffn; names begin with `prefix`.
@@ -106,11 +106,13 @@ class TransformerWriter {
   // experts.cc: of tokens (rows_, h), which go to ranks and come back; and what all tokens take.
   ValueId mixture(ValueId x);
   ValueId experts(ValueId x, ValueId weights);
+  ValueId expert_bias(ValueId x, ValueId weights, std::int64_t count);
   ValueId sent(ValueId x, ValueId weights, ValueId places);
   ValueId gathered(ValueId x, ValueId weights, ValueId places);
   AxisSet mixture_axes() const;
   ValueId gather_from_ranks(std::string_view name, ValueId x);
   ValueId send_to_experts(std::string_view name, ValueId x, std::int64_t columns);
+  ValueId by_expert(std::string_view name, ValueId x);
   ValueId send_back(ValueId y);
   ValueId regroup(std::string_view name, ValueId x, std::int64_t outer, std::int64_t inner);
 

@@ -4,6 +4,8 @@
 //   dV = P^T dO,  dP = dO V^T,  dS = P (dP - rowsum(dO O)),  dQ = scale dS K,  dK = scale dS^T Q.
 // With dropout, of factors M on the probabilities (0 or 1 / (1 - rate)), O = (P M) V, so that
 //   dV = (P M)^T dO,  dP = M dO V^T;  rowsum(dP P) is still rowsum(dO O).
+// A sink is a score in lse alone: its probability is exp(sink - lse), its dP zero, so that
+//   d_sink = -sum over the queries of exp(sink - lse) rowsum(dO O).
 // Of keys that are a part of all, backward takes O and lse of all: P is then their part of the
 // whole softmax, and the sums are over the parts.
 // Cost: O(queries keys d) a head; a causal mask saves no work here.
@@ -56,9 +58,11 @@ class RowDropout {
   std::int64_t positions_ = 0, first_row_ = 0;
 };
 
-// Of one head: scores become probabilities, dropped; their log-sum-exp into lse.
+// Of one head: scores become probabilities, dropped; their log-sum-exp into lse. `sink`: the
+// head's; null: it has none.
 template <class Real>
-void probabilities(const Sight& sight, Real* scores, Real* lse, RowDropout dropout) {
+void probabilities(const Sight& sight, Real* scores, const Real* sink, Real* lse,
+                   RowDropout dropout) {
   for (std::int64_t i = 0; i < sight.queries(); ++i) {
     Real* row = scores + i * sight.keys();
     const std::int64_t first = sight.first(i), seen = sight.visible(i);
@@ -66,13 +70,16 @@ void probabilities(const Sight& sight, Real* scores, Real* lse, RowDropout dropo
     if (seen == 0) {
       lse[i] = std::numeric_limits<Real>::lowest();
     } else if constexpr (std::is_same_v<Real, float>) {
-      const float most = loops().maximum(begin, seen - first);
-      const float sum = loops().exponentials(begin, most, begin, seen - first);
+      float most = loops().maximum(begin, seen - first);
+      if (sink != nullptr) most = std::max(most, *sink);
+      float sum = loops().exponentials(begin, most, begin, seen - first);
+      if (sink != nullptr) sum += std::exp(*sink - most);
       loops().scale(begin, 1 / sum, seen - first);
       lse[i] = most + std::log(sum);
     } else {
-      const Real most = *std::max_element(begin, end);
-      double sum = 0;
+      Real most = *std::max_element(begin, end);
+      if (sink != nullptr) most = std::max(most, *sink);
+      double sum = sink != nullptr ? std::exp(*sink - most) : 0;
       for (Real* score = begin; score < end; ++score) sum += *score = std::exp(*score - most);
       for (Real* score = begin; score < end; ++score) *score = static_cast<Real>(*score / sum);
       lse[i] = static_cast<Real>(static_cast<double>(most) + std::log(sum));
@@ -99,12 +106,22 @@ void forward(const Attention& op, const Work& work, const Sight& sight, Scratch<
       Real* lse = values<Real>(work.writes[1]) + (sequence * p.heads + head) * queries;
       multiply<Real>(queries, sight.keys(), d, p.scale(), {q.data, q.stride, false},
                      {k.data, k.stride, true}, 0, scores, sight.keys());
-      probabilities<Real>(sight, scores, lse,
+      const Real* sink = op.sinks ? values<Real>(work.reads.back()) + head : nullptr;
+      probabilities<Real>(sight, scores, sink, lse,
                           RowDropout(op, work, sequence, head, scratch.factors.data()));
       multiply<Real>(queries, p.value_dim, sight.keys(), 1, {scores, sight.keys(), false},
                      {v.data, v.stride, false}, 0, o.data, o.stride);
     }
   }
+}
+
+template <class Real>
+double row_dot(Rows<Real> a, Rows<Real> b, std::int64_t row, std::int64_t columns) {
+  double dot = 0;
+  for (std::int64_t c = 0; c < columns; ++c) {
+    dot += static_cast<double>(a.data[row * a.stride + c]) * b.data[row * b.stride + c];
+  }
+  return dot;
 }
 
 // Of one head: probabilities, dropped, into scratch.scores, the scores' gradients into
@@ -115,10 +132,7 @@ void score_gradients(const Sight& sight, std::int64_t columns, Rows<Real> o, Row
   for (std::int64_t i = 0; i < sight.queries(); ++i) {
     Real* row = scratch.scores.data() + i * sight.keys();
     Real* gradient = scratch.gradients.data() + i * sight.keys();
-    double dot = 0;
-    for (std::int64_t c = 0; c < columns; ++c) {
-      dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
-    }
+    const double dot = row_dot(o, d_o, i, columns);
     const std::int64_t first = sight.first(i), seen = sight.visible(i);
     dropout.make(i);
     dropout.apply(gradient, first, seen);
@@ -139,6 +153,16 @@ void score_gradients(const Sight& sight, std::int64_t columns, Rows<Real> o, Row
   }
 }
 
+template <class Real>
+Real sink_gradient(std::int64_t queries, Real sink, const Real* lse, Rows<Real> o, Rows<Real> d_o,
+                   std::int64_t columns) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < queries; ++i) {
+    sum -= std::exp(static_cast<double>(sink) - lse[i]) * row_dot(o, d_o, i, columns);
+  }
+  return static_cast<Real>(sum);
+}
+
 // Where the result has columns that this op knows nothing of, they become zero.
 template <class Real>
 void clear_key_columns(const Attention& op, const Operand& d_qkv) {
@@ -152,13 +176,17 @@ void clear_key_columns(const Attention& op, const Operand& d_qkv) {
 template <class Real>
 void backward(const Attention& op, const Work& work, const Sight& sight, Scratch<Real>& scratch) {
   const bool passed = op.source == KeySource::kPassed;
-  const std::size_t n = work.reads.size() - (passed ? 1 : 0);  // behind them d_qkv
+  const std::size_t n = work.reads.size() - behind_results(op, work);
   const Packed p(op);
   const std::int64_t queries = sight.queries(), key_count = sight.keys(), d = p.head_dim;
   Real* scores = scratch.scores.data();
   Real* gradients = scratch.gradients.data();
   KeyRows<Real> keys(op, work, scratch.gathered);
   if (op.source == KeySource::kGathered) clear_key_columns<Real>(op, work.writes[0]);
+  Real* d_sinks = op.sinks ? values<Real>(work.writes.back()) : nullptr;
+  if (op.sinks && !accumulates(work, work.writes.size() - 1, 0)) {
+    std::fill_n(d_sinks, p.heads, Real(0));
+  }
   for (std::int64_t sequence = 0; sequence < p.sequences; ++sequence) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       const bool first = head % p.group() == 0;
@@ -175,6 +203,10 @@ void backward(const Attention& op, const Work& work, const Sight& sight, Scratch
                      {v.data, v.stride, true}, 0, gradients, key_count);
       score_gradients<Real>(sight, p.value_dim, o, d_o, lse,
                             RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
+      if (op.sinks) {
+        d_sinks[head] += sink_gradient(queries, values<Real>(work.reads[n])[head], lse, o, d_o,
+                                       p.value_dim);
+      }
       const double beta = first ? 0 : 1;
       multiply<Real>(queries, d, key_count, p.scale(), {gradients, key_count, false},
                      {k.data, k.stride, false}, passed ? 1 : 0, dq.data, dq.stride);

@@ -144,6 +144,7 @@ PointwiseKind forward_of(PointwiseKind gradient) {
     case PointwiseKind::kGeluBackward: return PointwiseKind::kGelu;
     case PointwiseKind::kSwigluBackward: return PointwiseKind::kSwiglu;
     case PointwiseKind::kGegluBackward: return PointwiseKind::kGeglu;
+    case PointwiseKind::kSwigluOaiBackward: return PointwiseKind::kSwigluOai;
     default: STEPCAST_CHECK(false, "only the gradient of an activation is weighted");
   }
   return gradient;
@@ -241,6 +242,41 @@ void run_weighted(const Pointwise& op, const Work& work, Scratch<Real>& scratch)
   scale_rows<Real>(op, work.reads.back(), work.writes[0]);
 }
 
+template <class Real>
+void add_expert_bias(const Pointwise& op, const Work& work) {
+  const Real *x = values<Real>(work.reads[0]), *biases = values<Real>(work.reads[1]);
+  const Real* weights = values<Real>(work.reads[2]);
+  Real* y = values<Real>(work.writes[0]);
+  const std::int64_t each = op.rows / op.experts;
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const Real* bias = biases + i / each * op.columns;
+    for (std::int64_t j = 0; j < op.columns; ++j) {
+      y[i * op.columns + j] = x[i * op.columns + j] + weights[i] * bias[j];
+    }
+  }
+}
+
+template <class Real>
+void add_expert_bias_backward(const Pointwise& op, const Work& work) {
+  const Real *d = values<Real>(work.reads[0]), *biases = values<Real>(work.reads[1]);
+  const Real* weights = values<Real>(work.reads[2]);
+  Real *d_biases = values<Real>(work.writes[0]), *d_weights = values<Real>(work.writes[1]);
+  if (!accumulates(work, 0, 3)) {
+    std::fill_n(d_biases, work.writes[0].tensor->shape.elements(), Real(0));
+  }
+  const std::int64_t each = op.rows / op.experts;
+  for (std::int64_t i = 0; i < op.rows; ++i) {
+    const std::int64_t expert = i / each * op.columns;
+    const Real* row = d + i * op.columns;
+    d_weights[i] = dot_product<Real>(row, biases + expert, op.columns);
+    for (std::int64_t j = 0; j < op.columns; ++j) d_biases[expert + j] += weights[i] * row[j];
+  }
+}
+
+template void add_expert_bias<float>(const Pointwise&, const Work&);
+template void add_expert_bias<double>(const Pointwise&, const Work&);
+template void add_expert_bias_backward<float>(const Pointwise&, const Work&);
+template void add_expert_bias_backward<double>(const Pointwise&, const Work&);
 template void run<float>(const Route&, const Work&, Scratch<float>&);
 template void run<double>(const Route&, const Work&, Scratch<double>&);
 template void run<float>(const Permute&, const Work&, Scratch<float>&);

@@ -51,6 +51,10 @@ template <class Real>
 void run(const ShareHeads& op, const Work& work);
 template <class Real>
 void run(const LatentKeys& op, const Work& work, Scratch<Real>& scratch);
+template <class Real>
+void add_expert_bias(const Pointwise& op, const Work& work);
+template <class Real>
+void add_expert_bias_backward(const Pointwise& op, const Work& work);
 // REQUIRES: op.weighted.
 template <class Real>
 void run_weighted(const Pointwise& op, const Work& work, Scratch<Real>& scratch);

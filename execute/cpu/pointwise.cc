@@ -112,20 +112,59 @@ struct GateRows {
         stride(operands.size() > 1 ? columns : 2 * columns) {}
 };
 
+// What gpt-oss limits: its slope is 0 beyond the limit.
+template <class Real>
+Real oai_gate(Real x) {
+  const Real limited = std::min(x, static_cast<Real>(kOaiLimit));
+  return limited / (1 + std::exp(-static_cast<Real>(kOaiSlope) * limited));
+}
+
+template <class Real>
+Real oai_gate_slope(Real x) {
+  if (x > static_cast<Real>(kOaiLimit)) return 0;
+  const Real slope = static_cast<Real>(kOaiSlope);
+  const Real s = 1 / (1 + std::exp(-slope * x));
+  return s * (1 + slope * x * (1 - s));
+}
+
+template <class Real>
+Real oai_up(Real x) {
+  const Real limit = static_cast<Real>(kOaiLimit);
+  return std::clamp(x, -limit, limit) + 1;
+}
+
+template <class Real>
+Real oai_up_slope(Real x) {
+  return std::abs(x) <= static_cast<Real>(kOaiLimit) ? 1 : 0;
+}
+
+// What a gate multiplies: as it is, elsewhere.
+template <class Real>
+Real itself(Real x) {
+  return x;
+}
+
+template <class Real>
+Real one(Real) {
+  return 1;
+}
+
 template <class Real, class Function>
-void gate(const Pointwise& op, const Work& work, Function activation) {
+void gate(const Pointwise& op, const Work& work, Function activation,
+          Function partner = itself<Real>) {
   const GateRows<Real> in(work.reads, op.columns);
   Real* out = values<Real>(work.writes[0]);
   for (std::int64_t i = 0; i < op.rows; ++i) {
     const Real *g = in.gate + i * in.stride, *up = in.up + i * in.stride;
     for (std::int64_t j = 0; j < op.columns; ++j) {
-      out[i * op.columns + j] = activation(g[j]) * up[j];
+      out[i * op.columns + j] = activation(g[j]) * partner(up[j]);
     }
   }
 }
 
-template <class Real, class Function, class Slope>
-void gate_backward(const Pointwise& op, const Work& work, Function activation, Slope slope) {
+template <class Real, class Function>
+void gate_backward(const Pointwise& op, const Work& work, Function activation, Function slope,
+                   Function partner = itself<Real>, Function partner_slope = one<Real>) {
   const std::int64_t columns = op.columns / 2;  // op.columns are those of both gradients
   const Real* d = values<Real>(work.reads[0]);
   const GateRows<Real> in(work.reads.subspan(1), columns), out(work.writes, columns);
@@ -133,8 +172,8 @@ void gate_backward(const Pointwise& op, const Work& work, Function activation, S
     for (std::int64_t j = 0; j < columns; ++j) {
       const Real dy = d[i * columns + j];
       const Real gate_value = in.gate[i * in.stride + j], up = in.up[i * in.stride + j];
-      out.gate[i * out.stride + j] = dy * up * slope(gate_value);
-      out.up[i * out.stride + j] = dy * activation(gate_value);
+      out.gate[i * out.stride + j] = dy * partner(up) * slope(gate_value);
+      out.up[i * out.stride + j] = dy * activation(gate_value) * partner_slope(up);
     }
   }
 }
@@ -368,6 +407,13 @@ void run(const Pointwise& op, const Work& work, Scratch<Real>& scratch) {
     case PointwiseKind::kGeglu: return gate<Real>(op, work, gelu<Real>);
     case PointwiseKind::kGegluBackward:
       return gate_backward<Real>(op, work, gelu<Real>, gelu_slope<Real>);
+    case PointwiseKind::kSwigluOai:
+      return gate<Real>(op, work, oai_gate<Real>, oai_up<Real>);
+    case PointwiseKind::kSwigluOaiBackward:
+      return gate_backward<Real>(op, work, oai_gate<Real>, oai_gate_slope<Real>, oai_up<Real>,
+                                 oai_up_slope<Real>);
+    case PointwiseKind::kAddExpertBias: return add_expert_bias<Real>(op, work);
+    case PointwiseKind::kAddExpertBiasBackward: return add_expert_bias_backward<Real>(op, work);
     case PointwiseKind::kRotary: return rotate<Real>(op, work, scratch, 1);
     case PointwiseKind::kRotaryBackward: return rotate<Real>(op, work, scratch, -1);
     case PointwiseKind::kSoftmax: return softmax<Real>(op, work);

@@ -11,11 +11,28 @@
 
 namespace stepcast::cpu {
 
+// How many operands stand behind o, lse and d_o of backward: the sinks, whose gradient may be
+// added to, or d_qkv.
+inline std::size_t behind_results(const Attention& op, const Work& work) {
+  if (op.source == KeySource::kPassed) return 1;
+  if (!op.sinks) return 0;
+  return accumulates(work, work.writes.size() - 1, 0) ? 2 : 1;
+}
+
+// What backward writes of them, without the gradient of the sinks.
+inline std::span<const Operand> head_gradients(const Attention& op, const Work& work) {
+  return work.writes.first(work.writes.size() - (op.sinks ? 1 : 0));
+}
+
 // The tensors of queries, keys and values that an op reads: [qk,] qkv or q, k, v; without the keys
-// and values of other ranks, which stand behind them.
+// and values of other ranks, or the sinks, which stand behind them.
 inline std::span<const Operand> heads_of(const Attention& op, const Work& work) {
   std::size_t others = op.source == KeySource::kOwn ? 0 : 1;
-  if (op.pass == Pass::kBackward) others += op.source == KeySource::kPassed ? 4 : 3;
+  if (op.pass == Pass::kBackward) {
+    others += 3 + behind_results(op, work);
+  } else if (op.sinks) {
+    ++others;
+  }
   return work.reads.first(work.reads.size() - others);
 }
 
@@ -78,8 +95,8 @@ class KeyRows {
       k = p_.view<Real>(heads, 1, sequence, kv);
       v = p_.view<Real>(heads, 2, sequence, kv);
       if (forward) return;
-      dk = p_.view<Real>(work_.writes, 1, sequence, kv);
-      dv = p_.view<Real>(work_.writes, 2, sequence, kv);
+      dk = p_.view<Real>(head_gradients(op_, work_), 1, sequence, kv);
+      dv = p_.view<Real>(head_gradients(op_, work_), 2, sequence, kv);
       return;
     }
     k = keys_of(work_.reads[heads.size()]);

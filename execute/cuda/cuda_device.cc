@@ -47,6 +47,16 @@ std::string cuda_unsupported(const Job& job) {
   if (std::any_of(job.ops.begin(), job.ops.end(), sliding)) {
     return "sliding windows are not carried out on GPUs yet; say --device cpu";
   }
+  const auto of_gpt_oss = [](const Op& op) {
+    const auto* attention = std::get_if<Attention>(&op);
+    const auto* pointwise = std::get_if<Pointwise>(&op);
+    return (attention != nullptr && attention->sinks) ||
+           (pointwise != nullptr && pointwise->kind == PointwiseKind::kSwigluOai);
+  };
+  if (std::any_of(job.ops.begin(), job.ops.end(), of_gpt_oss)) {
+    return "attention's sinks and gpt-oss's activation are not carried out on GPUs yet; say "
+           "--device cpu";
+  }
   const auto latent = [](const Op& op) { return std::holds_alternative<LatentKeys>(op); };
   if (std::any_of(job.ops.begin(), job.ops.end(), latent)) {
     return "latent attention is not carried out on GPUs yet; say --device cpu";

@@ -277,6 +277,10 @@ void op_kernels(const Pointwise& op, const Work& work, float* scratch, Run run) 
     case PointwiseKind::kQuantize:
     case PointwiseKind::kQuantizeBoth:
     case PointwiseKind::kTranspose:
+    case PointwiseKind::kSwigluOai:
+    case PointwiseKind::kSwigluOaiBackward:
+    case PointwiseKind::kAddExpertBias:
+    case PointwiseKind::kAddExpertBiasBackward:
     case PointwiseKind::kKeysValues:
     case PointwiseKind::kKeysValuesBackward:
     case PointwiseKind::kMergeAttention: break;  // cuda_unsupported() names these

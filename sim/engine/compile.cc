@@ -387,6 +387,7 @@ class Compiler {
 }  // namespace
 
 bool is_pass(const Body& body) {
+  if (body.later) return false;
   if (body.phase != Phase::kForward && body.phase != Phase::kBackward) return false;
   return std::any_of(body.code.begin(), body.code.end(),
                      [](const Instruction& i) { return std::holds_alternative<Compute>(i); });

@@ -131,7 +131,8 @@ struct Code {
   std::size_t registers() const { return first_causes.size(); }
 };
 
-// A forward or backward pass: what a framework's host begins by itself (Prices::pass).
+// A forward or backward pass, or its first part: what a framework's host begins by itself
+// (Prices::pass).
 bool is_pass(const Body& body);
 
 // `mesh` is that of the simulated ranks: Job::mesh, or its pipeline axis alone. `memoise` marks the

@@ -102,6 +102,9 @@ struct Fusion {
   bool groups = true;          // false: the product of each expert is a kernel of its own
   bool permutes = true;        // false: tokens are sorted, gathered and added up one by one
   bool routers = true;         // false: highest logits, softmax and the map of experts one by one
+  bool expert_biases = true;   // false: those of experts' second products are added in fp32, expert
+                               // by expert, an operation at a time
+  bool limits = true;          // false: SwiGLU's limits are copies of its input (kSwigluOai)
   bool casts = false;          // true: 8-bit operands are cast by the kernel that makes their input
 
   bool operator==(const Fusion&) const = default;

@@ -88,6 +88,10 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kSwigluBackward: return 6;
     case PointwiseKind::kGeglu: return 9;
     case PointwiseKind::kGegluBackward: return 12;
+    case PointwiseKind::kSwigluOai: return 9;        // SwiGLU's, a product, a sum, two limits
+    case PointwiseKind::kSwigluOaiBackward: return 10;
+    case PointwiseKind::kAddExpertBias: return 2;
+    case PointwiseKind::kAddExpertBiasBackward: return 3;
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward: return 2;  // mask, scale
     case PointwiseKind::kDropoutAdd: return 3;
@@ -200,6 +204,8 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     sum.add({1}, p.output);
   } else if (p.kind == PointwiseKind::kAddRowsBackward) {
     sum.add({2, p.columns}, p.output);  // accumulates: read and written
+  } else if (p.kind == PointwiseKind::kAddExpertBiasBackward) {
+    sum.add({p.rows}, kStatistics);
   } else {
     sum.add({p.rows, p.columns}, p.output);
   }
@@ -210,10 +216,14 @@ void count_traffic(const Pointwise& p, ByteCount& sum) {
     case PointwiseKind::kKeysValuesBackward:
     case PointwiseKind::kMergeAttention:
     case PointwiseKind::kSwiglu:  // its one input is twice as wide
-    case PointwiseKind::kGeglu: in(1); break;
+    case PointwiseKind::kGeglu:
+    case PointwiseKind::kSwigluOai: in(1); break;
     case PointwiseKind::kAddRows: sum.add({p.columns}, p.dtype); break;
+    case PointwiseKind::kAddExpertBias:
+    case PointwiseKind::kAddExpertBiasBackward: sum.add({p.rows}, kStatistics); break;
     case PointwiseKind::kSwigluBackward:  // (rows, columns) is d_gate_up; d_y is half as wide
-    case PointwiseKind::kGegluBackward: sum.add({p.rows, p.columns / 2}, p.dtype); break;
+    case PointwiseKind::kGegluBackward:
+    case PointwiseKind::kSwigluOaiBackward: sum.add({p.rows, p.columns / 2}, p.dtype); break;
     case PointwiseKind::kDropoutAdd:
       in(1);
       sum.add({p.rows, p.columns}, kMask);
@@ -317,12 +327,12 @@ auto fields(const Gemm& g) {
 auto fields(const Attention& a) {
   return std::tie(a.pass, a.batch, a.heads, a.kv_heads, a.queries, a.keys, a.head_dim, a.causal,
                   a.dropout, a.dtype, a.deterministic, a.source, a.step, a.value_dim,
-                  a.window);
+                  a.window, a.sinks);
 }
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {
   return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim, p.scores,
-                  p.weighted, p.rotated);
+                  p.weighted, p.rotated, p.experts);
 }
 auto fields(const Gather& g) {
   return std::tie(g.pass, g.rows, g.columns, g.vocabulary, g.dtype, g.gradient);
@@ -387,6 +397,10 @@ std::string_view pointwise_name(PointwiseKind kind) {
     case PointwiseKind::kSwigluBackward: return "swiglu_backward";
     case PointwiseKind::kGeglu: return "geglu";
     case PointwiseKind::kGegluBackward: return "geglu_backward";
+    case PointwiseKind::kSwigluOai: return "swiglu_oai";
+    case PointwiseKind::kSwigluOaiBackward: return "swiglu_oai_backward";
+    case PointwiseKind::kAddExpertBias: return "add_expert_bias";
+    case PointwiseKind::kAddExpertBiasBackward: return "add_expert_bias_backward";
     case PointwiseKind::kDropout: return "dropout";
     case PointwiseKind::kDropoutBackward: return "dropout_backward";
     case PointwiseKind::kDropoutAdd: return "dropout_add";

@@ -76,9 +76,13 @@ struct Gemm {
 // and o is (tokens, a value_dim).
 //
 // Fused (flash-style) attention: softmax(q k^T / sqrt(head_dim)) v without the scores in memory.
-//   kForward   [qk,] qkv | q, k, v                  -> o (tokens, a d), lse (batch, a, s) fp32
-//   kBackward  these, o, lse, d_o         -> d_qkv (of qk: its first columns) | d_q, d_k, d_v
+//   kForward   [qk,] qkv | q, k, v [, sinks (a)]    -> o (tokens, a d), lse (batch, a, s) fp32
+//   kBackward  these, o, lse, d_o [, sinks]
+//                         -> d_qkv (of qk: its first columns) | d_q, d_k, d_v [, d_sinks]
 // Backward recomputes the scores: 5 matrix products to forward's 2 (FlashAttention-2).
+// With `sinks` (gpt-oss; Xiao et al. 2023, arXiv 2309.17453) every query sees one key more, whose
+// score is its head's sink and whose value is zero: lse counts it. d_sinks is added to where it
+// stands at the end of the reads, too.
 //
 // Under context parallelism (Batch in program.h) a rank's queries meet the keys and values of other
 // ranks too, which stand in a tensor kv (tokens, 2 g d): first all keys, then values. Below, q is
@@ -111,6 +115,7 @@ struct Attention {
   std::int64_t step = 0;       // of kPassed: 1 .. c - 1
   std::int64_t value_dim = 0;  // columns of a head's values; 0: head_dim
   std::int64_t window = 0;     // of kOwn, causal: a query sees so many keys up to its own; 0: all
+  bool sinks = false;          // of kOwn
   bool operator==(const Attention&) const = default;
 };
 
@@ -156,7 +161,11 @@ enum class PointwiseKind : std::uint8_t {
   kAddRows,          // x (rows, columns), table -> x + table. A table of one row is a bias;
                      //   of several, learned positions: a row of x takes that of its position
   kAddRowsBackward,  // d_y (rows, columns) -> d_table: each row added to the one it took
-  // The next six, where `weighted`: one more read at the end, p (rows), by which each row of the
+  kAddExpertBias,    // x (rows, columns), bias (experts columns), p (rows) -> x + p bias: as many
+                     //   rows of each expert, one expert's after the other
+  kAddExpertBiasBackward,  // d_y (rows, columns), bias, p -> d_bias, d_p; d_bias is added to where
+                           //   it stands among the reads, too
+  // The next eight, where `weighted`: one more read at the end, p (rows), by which each row of the
   // result is multiplied; backward one more write, d_p.
   kGelu,             // x -> gelu(x)
   kGeluBackward,     // d_y, x -> d_x
@@ -164,6 +173,9 @@ enum class PointwiseKind : std::uint8_t {
   kSwigluBackward,   // d_y, gate_up | gate, up -> d_gate_up | d_gate, d_up; columns of both
   kGeglu,            // as kSwiglu with gelu
   kGegluBackward,
+  kSwigluOai,        // as kSwiglu, of gpt-oss: gate sigmoid(1.702 gate) (up + 1), of a gate of 7 at
+                     //   most and an up of -7 to 7
+  kSwigluOaiBackward,
   kDropout,          // x -> y, mask
   kDropoutBackward,  // d_y, mask -> d_x
   kDropoutAdd,       // x, residual [, bias] -> dropout(x + bias) + residual, mask
@@ -199,12 +211,22 @@ std::string_view pointwise_name(PointwiseKind kind);
 
 // GELU or a gate, forward or backward: those that may be `weighted`.
 constexpr bool is_activation(PointwiseKind kind) {
-  return kind >= PointwiseKind::kGelu && kind <= PointwiseKind::kGegluBackward;
+  return kind >= PointwiseKind::kGelu && kind <= PointwiseKind::kSwigluOaiBackward;
+}
+constexpr bool is_gate(PointwiseKind kind) {
+  return kind == PointwiseKind::kSwiglu || kind == PointwiseKind::kGeglu ||
+         kind == PointwiseKind::kSwigluOai;
+}
+constexpr bool is_gate_gradient(PointwiseKind kind) {
+  return kind == PointwiseKind::kSwigluBackward || kind == PointwiseKind::kGegluBackward ||
+         kind == PointwiseKind::kSwigluOaiBackward;
 }
 constexpr bool is_activation_gradient(PointwiseKind kind) {
-  return kind == PointwiseKind::kGeluBackward || kind == PointwiseKind::kSwigluBackward ||
-         kind == PointwiseKind::kGegluBackward;
+  return kind == PointwiseKind::kGeluBackward || is_gate_gradient(kind);
 }
+
+// gpt-oss (openai/gpt-oss gpt_oss/torch/model.py, swiglu).
+inline constexpr double kOaiSlope = 1.702, kOaiLimit = 7;
 
 // Megatron-LM's (megatron/model/utils.py, attention_mask_func): the exponential of nothing.
 inline constexpr double kMaskedScore = -10000;
@@ -223,6 +245,7 @@ struct Pointwise {
   bool weighted = false;             // an activation of experts: times the router's weight of a row
   std::int64_t rotated = 0;          // kRotary and its backward, in place: of a head's columns only
                                      // the last so many; 0: all
+  std::int64_t experts = 0;          // kAddExpertBias and its backward: how many the rows are of
   bool operator==(const Pointwise&) const = default;
 };
 

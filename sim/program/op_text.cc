@@ -83,6 +83,7 @@ void print(std::string& out, const Attention& a) {
   append(out, dtype_name(a.dtype));
   if (a.causal) append(out, " causal");
   if (a.window > 0) append(out, " window=", a.window);
+  if (a.sinks) append(out, " sinks");
   if (a.dropout) append(out, " dropout");
   if (a.deterministic) append(out, " deterministic");
   if (a.source == KeySource::kGathered) append(out, " gathered");
@@ -103,6 +104,7 @@ void print(std::string& out, const Pointwise& p) {
   if (p.rotated != 0) append(out, " rotated=", p.rotated);
   if (p.scores) append(out, " scores");
   if (p.weighted) append(out, " weighted");
+  if (p.experts != 0) append(out, " experts=", p.experts);
 }
 
 void print(std::string& out, const Gather& g) {
@@ -197,6 +199,7 @@ Op read_attention(Tokens& in) {
   if (a.causal && in.peek().starts_with("window=")) {
     a.window = in.integer("window=", 1, kSizeMax);
   }
+  a.sinks = in.take("sinks");
   a.dropout = in.take("dropout");
   a.deterministic = in.take("deterministic");
   if (in.take("gathered")) a.source = KeySource::kGathered;
@@ -204,6 +207,7 @@ Op read_attention(Tokens& in) {
     a.source = KeySource::kPassed;
     a.step = in.integer("step=", 1, kRanksMax);
   }
+  if (a.sinks && a.source != KeySource::kOwn) in.fail("sinks of the rank's own keys alone");
   return a;
 }
 
@@ -229,6 +233,11 @@ Op read_pointwise(Tokens& in) {
   }
   p.scores = p.kind == PointwiseKind::kDropout && in.take("scores");
   p.weighted = is_activation(p.kind) && in.take("weighted");
+  if (p.kind == PointwiseKind::kAddExpertBias ||
+      p.kind == PointwiseKind::kAddExpertBiasBackward) {
+    p.experts = in.integer("experts=", 1, p.rows);
+    if (p.rows % p.experts != 0) in.fail("as many rows of each expert");
+  }
   return p;
 }
 

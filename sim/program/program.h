@@ -213,6 +213,7 @@ struct Body {
   Phase phase = Phase::kForward;
   std::vector<Instruction> code;
   std::vector<TensorId> operands;       // pool for Operands
+  bool later = false;                   // of a pass in parts: not the first of them
   bool operator==(const Body&) const = default;
 };
 

@@ -359,6 +359,7 @@ class Parser {
     Body body;
     body.name = name(head);
     body.phase = phase(head);
+    body.later = head.take("later");
     head.end();
     for (Tokens line = next_line("an instruction or end"); !line.take("end");
          line = next_line("an instruction or end")) {

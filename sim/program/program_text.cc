@@ -16,7 +16,8 @@
 //   residents $0 %0 %1
 //   flat ~0 %3 %4 -> %9                          whole -> shares
 //   flat ~1 over=data %5 -> %10                  where not over all axes of the state
-//   body &0 forward forward                        number, name, phase
+//   body &0 forward forward                        number, name, phase; a later part of a pass
+//                                                  ends with "later"
 //     alloc %3
 //     compute #4 layer2.qkv forward %1 %2 -> %3    op, label, phase, reads -> writes
 //     collective @2 layer2.o tensor forward %3 -> %3
@@ -221,7 +222,7 @@ class Printer {
     const Body& body = job_.bodies[index];
     append(out_, "body &", number(index), ' ');
     append_name(out_, body.name);
-    append(out_, ' ', phase_name(body.phase), '\n');
+    append(out_, ' ', phase_name(body.phase), body.later ? " later\n" : "\n");
     for (const Instruction& instruction : body.code) print_instruction(body, instruction);
     append(out_, "end\n");
   }

@@ -34,7 +34,9 @@ Arity arity(const Gemm& g) {
 Arity arity(const Attention& a) {
   const bool forward = a.pass == Pass::kForward;
   switch (a.source) {
-    case KeySource::kOwn: return forward ? Arity{{1, 3}, {2, 2}} : Arity{{4, 6}, {1, 3}};
+    case KeySource::kOwn:
+      if (a.sinks) return forward ? Arity{{2, 4}, {2, 2}} : Arity{{5, 8}, {2, 4}};
+      return forward ? Arity{{1, 3}, {2, 2}} : Arity{{4, 6}, {1, 3}};
     case KeySource::kGathered: return forward ? Arity{{2, 3}, {2, 2}} : Arity{{5, 6}, {2, 2}};
     case KeySource::kPassed: return forward ? Arity{{2, 3}, {2, 2}} : Arity{{6, 7}, {2, 2}};
   }
@@ -54,6 +56,8 @@ Arity arity(const Pointwise& p) {
   switch (p.kind) {
     case PointwiseKind::kAdd: return {{2, 3}, {1, 1}};
     case PointwiseKind::kAddRowsBackward: return {{1, 2}, {1, 1}};
+    case PointwiseKind::kAddExpertBias: return {{3, 3}, {1, 1}};
+    case PointwiseKind::kAddExpertBiasBackward: return {{3, 4}, {2, 2}};
     case PointwiseKind::kAddRows:
     case PointwiseKind::kGeluBackward:
     case PointwiseKind::kDropoutBackward:
@@ -62,9 +66,11 @@ Arity arity(const Pointwise& p) {
     case PointwiseKind::kKeysValues: return {{1, 2}, {1, 1}};
     case PointwiseKind::kMergeAttention: return {{4, 4}, {2, 2}};
     case PointwiseKind::kSwiglu:
-    case PointwiseKind::kGeglu: return {{1, 2}, {1, 1}};
+    case PointwiseKind::kGeglu:
+    case PointwiseKind::kSwigluOai: return {{1, 2}, {1, 1}};
     case PointwiseKind::kSwigluBackward:
-    case PointwiseKind::kGegluBackward: return {{2, 3}, {1, 2}};
+    case PointwiseKind::kGegluBackward:
+    case PointwiseKind::kSwigluOaiBackward: return {{2, 3}, {1, 2}};
     case PointwiseKind::kDropout: return {{1, 1}, {2, 2}};
     case PointwiseKind::kDropoutAdd: return {{2, 3}, {2, 2}};
     case PointwiseKind::kFill: return {{0, 0}, {1, kAnyNumber}};   // one kernel over many tensors
@@ -122,11 +128,12 @@ Arity arity(const LatentKeys&) { return {{2, 2}, {2, 2}}; }
 int gradients_due(const Op& op, int reads) {
   if (const auto* a = std::get_if<Attention>(&op)) {
     if (a->pass == Pass::kForward || a->source != KeySource::kOwn) return 0;
-    return reads == 6 ? 3 : 1;
+    if (!a->sinks) return reads == 6 ? 3 : 1;
+    if (reads == 7) return 0;  // three tensors, or one behind qk, with a sum of the sinks' gradient
+    return reads == 8 ? 4 : 2;
   }
   const auto* p = std::get_if<Pointwise>(&op);
-  const bool gate = p != nullptr && (p->kind == PointwiseKind::kSwigluBackward ||
-                                     p->kind == PointwiseKind::kGegluBackward);
+  const bool gate = p != nullptr && is_gate_gradient(p->kind);
   return gate ? reads - 1 : 0;  // of weighted ones, too: d_gate_up and d_p
 }
 

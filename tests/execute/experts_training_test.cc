@@ -117,6 +117,23 @@ void add_experts(TrainingCases& cases) {
       [&](Plan& p) { spread(p, 2, 2), p.deterministic = true, p.filled = 2 * kFilledMessage - 1; });
   add("4_dropout_tensor2", gpt_of_experts,
       [&](Plan& p) { spread(p, 4, 2, 1), tensor2(p, true), p.dropout = true; });
+  const auto overlapped = [](Plan& p) { p.expert_overlap = true; };
+  add("2_overlapped_data4", deepseek, [&](Plan& p) { spread(p, 2, 4, 1), overlapped(p); });
+  add("4_overlapped_tensor2_micro2", mixtral, [&](Plan& p) {
+    spread(p, 4, 2), tensor2(p, true), overlapped(p), p.micro_batch = 2;
+  });
+  add("2_overlapped_cut_over_tensor2", mixtral,
+      [&](Plan& p) { spread(p, 2, 2, 1), tensor2(p, false), overlapped(p); });
+  add("4_overlapped_gathered_full", mixtral, [&](Plan& p) {
+    spread(p, 4, 4), gathered(p), overlapped(p), p.recompute = Recompute::kFull;
+  });
+  add("4_overlapped_context2_modules", gpt_of_experts, [&](Plan& p) {
+    spread(p, 4, 2, 1), p.context = 2, overlapped(p), p.recompute = Recompute::kModules;
+    p.recompute_modules = {"norm", "activation"};
+  });
+  add(
+      "2_overlapped_interleaved", mixtral,
+      [&](Plan& p) { spread(p, 2, 2, 1), pipeline(p, 2, kInterleaved, 2), overlapped(p); }, 4);
   add("4_another_order_of_axes", mixtral, [&](Plan& p) {
     spread(p, 4, 4, 1), tensor2(p, true), pipeline(p, 2, k1f1b);
     p.order = {Axis::kPipeline, Axis::kData,    Axis::kTensor,

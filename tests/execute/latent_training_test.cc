@@ -1,5 +1,5 @@
-// Any legal plan of a model with latent attention, or with a sliding window, trains as one rank
-// does.
+// Any legal plan of a model with latent attention, with a sliding window or with sinks trains as
+// one rank does.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -43,6 +43,25 @@ Model sliding(std::int64_t layers) {
   return model;
 }
 
+// Sinks, a window in every second layer, and experts with biases.
+Model gpt_oss(std::int64_t layers) {
+  Model model = sliding(layers);
+  model.name = "gpt-oss";
+  model.attention_sinks = true;
+  model.activation = Activation::kSwigluOai;
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = true;
+  model.experts = 4;
+  model.experts_per_token = 2;
+  model.expert_ffn = 12;
+  return model;
+}
+
+Model gpt_oss_of_one_expert(std::int64_t layers) {
+  Model model = gpt_oss(layers);
+  model.experts = model.experts_per_token = model.expert_ffn = 0;
+  return model;
+}
+
 std::vector<TrainingCase> latent_cases() {
   TrainingCases cases;
   cases.add("latent_of_one_rank_micro2", latent, 2, [](Plan& p) { p.micro_batch = 2; });
@@ -75,6 +94,22 @@ std::vector<TrainingCase> latent_cases() {
   });
   cases.add("window_tensor2_zero3", sliding, 3, [](Plan& p) {
     p.tensor = 2, p.sequence_parallel = true, p.data = 2, p.zero = 3;
+  });
+  cases.add("sinks_of_one_rank_micro2", gpt_oss, 2, [](Plan& p) { p.micro_batch = 2; });
+  cases.add("sinks_data2_zero3", gpt_oss, 2, [](Plan& p) { p.data = 2, p.zero = 3; });
+  cases.add("sinks_separate_tensor2", gpt_oss_of_one_expert, 2, [](Plan& p) {
+    p.tensor = 2, p.fused_qkv = p.fused_gate_up = false;
+  });
+  cases.add("sinks_experts4_tensor2_zero1", gpt_oss, 3, [](Plan& p) {
+    p.tensor = 2, p.sequence_parallel = true, p.data = 2, p.expert = 4, p.zero = 1;
+  });
+  cases.add("sinks_experts2_gathered_pipeline2", gpt_oss, 4, [](Plan& p) {
+    p.data = p.expert = 2, p.expert_exchange = ExpertExchange::kAllGather;
+    pipeline(p, 2, PipelineSchedule::k1f1b), p.recompute = Recompute::kFull;
+  });
+  cases.add("sinks_experts2_recompute_modules", gpt_oss, 2, [](Plan& p) {
+    p.data = p.expert = 2, p.recompute = Recompute::kModules;
+    p.recompute_modules = {"norm", "activation"};
   });
   return cases.all();
 }

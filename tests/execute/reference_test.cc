@@ -67,6 +67,23 @@ TEST(Execute, TrainsTheExpertsThatPlainLoopsTrain) {
   expect_reference(model);
 }
 
+// gpt-oss in small: sinks, a window of 3 of 5 tokens but in every second layer, biases of experts
+// and of their router, its own activation.
+TEST(Execute, TrainsTheGptOssThatPlainLoopsTrain) {
+  Model model = llama_model(2, 8, 4, 2, 12, 11);
+  model.attention_sinks = true;
+  model.window = 3;
+  model.full_every = 2;
+  model.activation = Activation::kSwigluOai;
+  model.qkv_bias = model.attention_output_bias = model.mlp_bias = true;
+  expect_reference(model);
+  model.experts = 4;
+  model.experts_per_token = 2;
+  model.expert_ffn = 6;
+  expect_reference(model);
+  expect_reference(model, 0, true);
+}
+
 // Embeddings, probabilities and both branches of each layer lose three elements in ten.
 TEST(Execute, DropsWhatPlainLoopsDrop) { expect_reference(gpt_model(2, 8, 2, 11, 7), 0.3); }
 

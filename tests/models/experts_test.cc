@@ -8,6 +8,7 @@
 
 #include "models/lower.h"
 #include "models/transformer.h"
+#include "sim/engine/compile.h"
 #include "sim/engine/simulate.h"
 #include "tests/support/toy_network.h"
 
@@ -202,6 +203,64 @@ TEST(Experts, GatheredTokensTakeNoMoreMemoryForBackward) {
   EXPECT_EQ(kept(gathered) - kept(sent), 4 * kRowsOfTokens * kChosen * 4);
 }
 
+// A product takes a unit, a token's journey a unit, all else nothing. Of m micro-batches each of L
+// layers sends four times; overlapped, those of the first forward and of the last backward are all
+// that nothing runs beside.
+TEST(ExpertOverlap, LeavesTheFirstForwardsAndTheLastBackwardsExchanges) {
+  constexpr std::int64_t kLayers = 3, kMicroBatches = 5;
+  Plan plan = spread(4);
+  plan.global_batch = plan.data * kMicroBatches;
+  const auto steps = [&](bool free_exchanges) {
+    const Job job = lowered_mixture(mixture(kLayers), plan);
+    Prices prices;
+    for (const Op& op : job.ops) {
+      prices.ops.push_back(Duration(std::holds_alternative<Gemm>(op) ? 1'000'000 : 0));
+      prices.basis.push_back(Basis::kDatasheet);
+    }
+    const auto of_tokens = [](const Transfer& transfer) {
+      return transfer.kind == TransferKind::kAllToAll &&
+             transfer.bytes.count == kRowsOfTokens * kChosen * kModelWidth * 2;
+    };
+    for (const Transfer& transfer : job.transfers) {
+      const bool costs = !free_exchanges && of_tokens(transfer);
+      prices.transfers.push_back(Duration(costs ? 1'000'000 : 0));
+    }
+    return simulate(job, prices).step.picoseconds / 1'000'000;
+  };
+  const auto work = steps(true);
+  EXPECT_EQ(steps(false), work + 4 * kLayers * kMicroBatches);
+  plan.expert_overlap = true;
+  EXPECT_EQ(steps(true), work);
+  EXPECT_EQ(steps(false), work + 4 * kLayers);
+}
+
+// The same work and traffic, and a host that begins as many passes. What a forward keeps, the
+// backward beside it gives up, so that no second micro-batch's activations are there at once.
+TEST(ExpertOverlap, KeepsTheActivationsOfOneMicroBatch) {
+  const Model model = mixture(24);
+  Plan plan = spread(4);
+  plan.micro_batch = 16;
+  plan.global_batch = 2 * plan.micro_batch * plan.data;
+  const auto peak = [](const Job& job) {
+    return static_cast<double>(account(job).stages[0].peak.count);
+  };
+  const auto passes = [](const Job& job) {
+    const auto& calls = job.programs[0].schedule;
+    return std::count_if(calls.begin(), calls.end(), [&](const Call& call) {
+      return is_pass(job.bodies[static_cast<std::size_t>(call.body)]);
+    });
+  };
+  const Job apart = lowered_mixture(model, plan);
+  plan.expert_overlap = true;
+  const Job overlapped = lowered_mixture(model, plan);
+  EXPECT_EQ(count_traffic(overlapped).stages, count_traffic(apart).stages);
+  EXPECT_EQ(passes(overlapped), passes(apart));
+  EXPECT_LT(peak(overlapped), 1.05 * peak(apart));
+  plan.expert_overlap = false;
+  plan.schedule = PipelineSchedule::kGpipe;
+  EXPECT_GT(peak(lowered_mixture(model, plan)), 1.5 * peak(overlapped));  // keeps both
+}
+
 TEST(Experts, EveryKindOfPlanVerifies) {
   int plans = 0;
   for (int i = 0; i < 128; ++i) {
@@ -227,6 +286,7 @@ TEST(Experts, EveryKindOfPlanVerifies) {
       plan.virtual_stages = 2;
       plan.schedule = PipelineSchedule::kInterleaved;
     }
+    plan.expert_overlap = i % 2 == 0 && (plan.pipeline == 1 || plan.virtual_stages > 1);
     lowered_mixture(model, plan);
     EXPECT_EQ(verify(lower_ring(transformer(model, plan), plan, 2)), "");
     ++plans;
@@ -279,6 +339,24 @@ TEST(Experts, RefuseWhatCannotBeLaidOut) {
   plan.expert_tensor = 1;
   plan.expert = 1;
   EXPECT_THAT(trouble_of(plan, model), HasSubstr("parallel.expert_tensor: tensor 2 ranks must"));
+  plan = spread(1);
+  plan.expert_overlap = true;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("parallel.expert_overlap: no exchange"));
+  plan = spread(4);
+  plan.expert_overlap = true, plan.schedule = PipelineSchedule::kGpipe;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("no backward beside a forward"));
+  plan.schedule = PipelineSchedule::k1f1b, plan.pipeline = 2;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("set virtual_stages to 2 or more"));
+  plan.pipeline = 1;
+  EXPECT_EQ(read_plan(Object(parse_json(write_plan(plan).dump(), "plan")), model, 0), plan);
+  plan.global_batch = plan.data * 2'000'000;
+  EXPECT_THAT(trouble_of(plan, model), HasSubstr("too many to write down"));
+  plan = spread(4);
+  plan.tensor = 2, plan.sequence_parallel = true;
+  Model biased = model;
+  biased.mlp_bias = true, biased.shared_ffn = 0;
+  plan.expert_tensor = 2;
+  EXPECT_THAT(trouble_of(plan, biased), HasSubstr("experts with biases that tensor ranks cut"));
   plan = spread(4);
   Model dense = model;
   dense.experts = 0;

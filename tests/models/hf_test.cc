@@ -235,8 +235,6 @@ TEST(HuggingFace, RefusesExpertsOfAClassWhoseLayersAreNotKnownToHaveThem) {
 }
 
 TEST(HuggingFace, RefusesClassesWithExpertsByWhatElseTheyHave) {
-  EXPECT_THAT(hf_error(small("gpt_oss", R"("num_local_experts": 128)")),
-              AllOf(HasSubstr("model_type"), HasSubstr("sinks"), HasSubstr("not covered yet")));
   EXPECT_THAT(hf_error(small("qwen2_moe", R"("num_experts": 60)")), HasSubstr("gate of its own"));
 }
 
@@ -253,6 +251,23 @@ TEST(HuggingFace, RefusesExpertsInSomeLayersOnlyUnlessTheyAreTheLast) {
 TEST(HuggingFace, RefusesMoreExpertsATokenThanThereAre) {
   EXPECT_THAT(hf_error(small("mixtral", R"("num_local_experts": 2, "num_experts_per_tok": 3)")),
               AllOf(HasSubstr("num_experts_per_tok"), HasSubstr("3 experts of 2")));
+}
+
+// What has no key: sinks, biases of experts and their router, the activation.
+TEST(HuggingFace, ReadsGptOss) {
+  const Model model = read_hf(small("gpt_oss", R"("num_local_experts": 8,
+      "num_experts_per_tok": 2, "head_dim": 32, "hidden_act": "silu", "swiglu_limit": 7.0,
+      "sliding_window": 12, "layer_types": ["sliding_attention", "full_attention",
+      "sliding_attention", "full_attention"])"));
+  EXPECT_TRUE(model.attention_sinks && model.qkv_bias && model.attention_output_bias);
+  EXPECT_TRUE(model.mlp_bias);
+  EXPECT_EQ(model.activation, Activation::kSwigluOai);
+  EXPECT_EQ(std::pair(model.window, model.full_every), std::pair(12L, 2L));
+  EXPECT_EQ(model.experts, 8);
+  EXPECT_EQ(model.expert_ffn, model.ffn);
+  EXPECT_FALSE(model.tied_embeddings);
+  EXPECT_THAT(hf_error(small("gpt_oss", R"("swiglu_limit": 5.0)")),
+              AllOf(HasSubstr("swiglu_limit"), HasSubstr("7.0"), HasSubstr("not covered")));
 }
 
 TEST(HuggingFace, ReadsSlidingWindows) {

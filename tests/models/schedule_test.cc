@@ -89,5 +89,28 @@ TEST(Schedule, SpreadsTheRestOfTheMicroBatchesOverTheGroups) {
   EXPECT_EQ(forward, expected);
 }
 
+// One forward more before the first backward: those that stand side by side are of different
+// micro-batches, on the last stage, too.
+TEST(Schedule, GoesAheadByOneForward) {
+  for (const auto kind : {PipelineSchedule::k1f1b, PipelineSchedule::kInterleaved}) {
+    const std::int32_t p = kind == PipelineSchedule::k1f1b ? 1 : 4;
+    const std::int32_t v = kind == PipelineSchedule::k1f1b ? 1 : 2;
+    const auto plain = pipeline_schedule(kind, p, v, 8);
+    const auto ahead = pipeline_schedule(kind, p, v, 8, 1);
+    for (std::size_t stage = 0; stage < plain.size(); ++stage) {
+      EXPECT_EQ(most_in_flight(ahead[stage]), most_in_flight(plain[stage]) + 1);
+      for (std::size_t i = 0; i + 1 < ahead[stage].size(); ++i) {
+        const Slot &one = ahead[stage][i], &next = ahead[stage][i + 1];
+        if (!one.alternates) continue;
+        EXPECT_TRUE(next.backward);
+        EXPECT_FALSE(one.chunk == next.chunk && one.micro_batch == next.micro_batch);
+      }
+    }
+  }
+  const auto one = pipeline_schedule(PipelineSchedule::k1f1b, 1, 1, 1, 1)[0];
+  EXPECT_FALSE(one.at(0).alternates);  // its backward waits for it
+  EXPECT_TRUE(one.at(1).backward);
+}
+
 }  // namespace
 }  // namespace stepcast

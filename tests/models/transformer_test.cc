@@ -85,6 +85,25 @@ TEST(Window, LeavesOutTheScoresThatAreOutOfSight) {
   EXPECT_DOUBLE_EQ(scores(), all);
 }
 
+// A weight of each head, cut as they are; what nothing is written for yet is refused.
+TEST(Sinks, AreAWeightOfEachHead) {
+  Model model = llama_model(2, 64, 8, 4, 128, 256);
+  Plan plan = small_plan(64, 1, 1);
+  const auto elements = [&] { return lower(transformer(model, plan), plan); };
+  const std::int64_t without = parameters(model);
+  const std::size_t tensors = elements().tensors.size();
+  model.attention_sinks = true;
+  EXPECT_EQ(parameters(model), without + 2 * 8);
+  const Job job = elements();
+  EXPECT_EQ(verify(job), "");
+  EXPECT_EQ(parse_job(print_job(job), "x"), job);
+  EXPECT_EQ(job.tensors.size(), tensors + 2 * 2);  // weight and gradient in two layers
+  plan.context = 2;
+  EXPECT_THAT(trouble_with(plan, model)->what, testing::HasSubstr("sinks"));
+  plan.context = 1, plan.fused_attention = false;
+  EXPECT_THAT(trouble_with(plan, model)->what, testing::HasSubstr("fused"));
+}
+
 // A window that the sequence, or a document, fits in changes nothing: neither the Job nor what
 // plans are legal.
 TEST(Window, IsNoneWhereAllOfTheSequenceFitsInIt) {

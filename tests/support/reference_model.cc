@@ -243,12 +243,18 @@ Rows Reference::attention(const Rows& x, std::int64_t layer) {
   }
   for (std::size_t t = 0; t < x.size(); ++t) {
     Row joined(static_cast<std::size_t>(q_width), -1);
+    const auto window = static_cast<std::size_t>(model_.window_of(layer));
+    const std::size_t first = window > 0 && t + 1 > window ? t + 1 - window : 0;
     for (std::int64_t head = 0; head < model_.heads; ++head) {
       const auto at = static_cast<std::size_t>(head * d);
       const auto kv_at = static_cast<std::size_t>(head / (model_.heads / model_.kv_heads) * d);
-      Row weights;
-      std::int32_t sum = -1;
-      for (std::size_t u = 0; u <= t; ++u) {
+      Row weights(first, -1);
+      std::int32_t sum =
+          model_.attention_sinks
+              ? tape_.exp(parameter("attention.sinks", layer, model_.heads, Begin::kZeros) +
+                          static_cast<std::int32_t>(head))
+              : -1;
+      for (std::size_t u = first; u <= t; ++u) {
         std::int32_t score = -1;
         for (std::size_t c = 0; c < static_cast<std::size_t>(d); ++c) {
           const std::int32_t product = tape_.mul(q[t][at + c], k[u][kv_at + c]);
@@ -260,12 +266,12 @@ Rows Reference::attention(const Rows& x, std::int64_t layer) {
       const std::int32_t inverse = tape_.power(sum, -1);
       const std::int64_t row =
           (sequence_ * model_.heads + head) * run_.sequence + static_cast<std::int64_t>(t);
-      for (std::size_t u = 0; u <= t; ++u) {
+      for (std::size_t u = first; u <= t; ++u) {
         weights[u] = drop(weights[u], "attention", layer, row, static_cast<std::int64_t>(u));
       }
       for (std::size_t c = 0; c < static_cast<std::size_t>(d); ++c) {
         std::int32_t value = -1;
-        for (std::size_t u = 0; u <= t; ++u) {
+        for (std::size_t u = first; u <= t; ++u) {
           const std::int32_t part = tape_.mul(weights[u], v[u][kv_at + c]);
           value = value < 0 ? part : tape_.add(value, part);
         }
@@ -289,12 +295,17 @@ std::int32_t Reference::silu(std::int32_t x) {
   return tape_.mul(x, tape_.power(tape_.shift(tape_.exp(tape_.scale(x, -1)), 1), -1));
 }
 
-// Of a gate and its partner side by side, or of one branch.
+// Of a gate and its partner side by side, or of one branch. gpt-oss's within its limits.
 Row Reference::activated(const Row& up, std::int64_t ffn) {
   Row active;
   for (std::size_t i = 0; i < static_cast<std::size_t>(ffn); ++i) {
-    active.push_back(model_.gated() ? tape_.mul(silu(up[i]), up[i + static_cast<std::size_t>(ffn)])
-                                    : gelu(up[i]));
+    const std::int32_t partner = model_.gated() ? up[i + static_cast<std::size_t>(ffn)] : -1;
+    if (model_.activation == Activation::kSwigluOai) {
+      const std::int32_t gate = tape_.scale(silu(tape_.scale(up[i], 1.702)), 1 / 1.702);
+      active.push_back(tape_.mul(gate, tape_.shift(partner, 1)));
+    } else {
+      active.push_back(model_.gated() ? tape_.mul(silu(up[i]), partner) : gelu(up[i]));
+    }
   }
   return active;
 }
@@ -317,11 +328,17 @@ Row Reference::mlp(const Row& in, const std::string& prefix, std::int64_t layer,
 Row Reference::experts(const Row& in, std::int64_t layer) {
   const std::int64_t h = model_.hidden, f = model_.expert_ffn;
   const std::int64_t width = (model_.gated() ? 2 : 1) * f;
-  const Row logits = linear(in, "router", layer, model_.experts, false);
+  const bool biased = model_.mlp_bias;
+  const Row logits = linear(in, "router", layer, model_.experts, biased);
   const std::int32_t up =
       parameter("experts.fc1.weight", layer, model_.experts * width * h, Begin::kMatrix);
   const std::int32_t down =
       parameter("experts.fc2.weight", layer, model_.experts * h * f, Begin::kMatrix);
+  const auto biases = [&](const std::string& name, std::int64_t size) {
+    return biased ? parameter(name, layer, model_.experts * size, Begin::kZeros) : -1;
+  };
+  const std::int32_t up_bias = biases("experts.fc1.bias", width);
+  const std::int32_t down_bias = biases("experts.fc2.bias", h);
   std::vector<std::size_t> order(logits.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -340,8 +357,16 @@ Row Reference::experts(const Row& in, std::int64_t layer) {
     const auto from = [&](std::int32_t first, std::int64_t size) {
       return first + static_cast<std::int32_t>(expert * size);
     };
-    const Row active = activated(product(in, from(up, width * h), width), f);
-    const Row out = product(active, from(down, h * f), h);
+    const auto with_bias = [&](Row row, std::int32_t first) {
+      for (std::size_t c = 0; c < row.size() && biased; ++c) {
+        row[c] = tape_.add(row[c], from(first, static_cast<std::int64_t>(row.size())) +
+                                       static_cast<std::int32_t>(c));
+      }
+      return row;
+    };
+    const Row active =
+        activated(with_bias(product(in, from(up, width * h), width), up_bias), f);
+    const Row out = with_bias(product(active, from(down, h * f), h), down_bias);
     const std::int32_t weight = tape_.mul(parts[j], inverse);
     for (std::size_t c = 0; c < out.size(); ++c) {
       const std::int32_t part = tape_.mul(weight, out[c]);

@@ -174,6 +174,11 @@ std::vector<Field> batch_and_parallel_fields() {
            "tokens to all of them, whose results are summed and scattered (Megatron-Core's "
            "allgather dispatcher).",
            "With few ranks, or many experts a token, gathering moves no more rows."),
+      field(Form::kSwitch, "parallel.expert_overlap", "false",
+            "Experts' exchanges of one micro-batch's forward run beside another's backward, and "
+            "the other way round (Megatron-Core's overlap_moe_expert_parallel_comm).",
+            "expert_exposed. With pipeline > 1 it needs virtual stages, and each stage keeps one "
+            "chunk's activations more."),
       count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
             "Divides weights; costs a bubble, and activations of up to p micro-batches."),
       count("parallel.virtual_stages", "1", {1, 10'000},
@@ -376,6 +381,10 @@ std::vector<Field> memory_fields() {
             "Tokens go to experts' slots and back by one kernel (moe_permute_fusion)."),
       field(Form::kSwitch, "fusion.routers", "true",
             "A router's choice is one kernel a direction (moe_router_fusion); else a dozen."),
+      field(Form::kSwitch, "fusion.expert_biases", "true",
+            "Biases of experts' second products are one kernel; Megatron-Core's are fp32 loops."),
+      field(Form::kSwitch, "fusion.limits", "true",
+            "gpt-oss's SwiGLU limits its input itself; Megatron-Core copies it to do so."),
       field(Form::kSwitch, "fusion.casts", "false",
             "8-bit operands are cast as their input is made (XLA), not by kernels that read it."),
       field(Form::kObject, "host", "{}", "The framework's host side."),

@@ -56,8 +56,9 @@ std::vector<Field> model_fields() {
       count("model.positions", "", {1, std::int64_t{1} << 31},
             "The longest sequence that learned positions know."),
       word("model.norm", "\"rms\"", "rms layer", "RMSNorm or LayerNorm (style gpt: layer)."),
-      word("model.activation", "\"swiglu\"", "gelu swiglu geglu",
-           "The MLP's activation; the last two have a gate, hence two branches (style gpt: gelu)."),
+      word("model.activation", "\"swiglu\"", "gelu swiglu geglu swiglu_oai",
+           "The MLP's activation; all but gelu have a gate, hence two branches (style gpt: gelu); "
+           "swiglu_oai is gpt-oss's."),
       field(Form::kSwitch, "model.learned_positions", "false",
             "A table of positions is added to the embedding (style gpt: true)."),
       field(Form::kSwitch, "model.rotary", "true",
@@ -67,7 +68,10 @@ std::vector<Field> model_fields() {
       field(Form::kSwitch, "model.attention_output_bias", "false",
             "A bias of the attention's output projection (style gpt: true)."),
       field(Form::kSwitch, "model.mlp_bias", "false",
-            "Biases of the MLP's matrices (style gpt: true)."),
+            "Biases of the MLP's matrices (style gpt: true); of experts, and of their router, only "
+            "where it is given."),
+      field(Form::kSwitch, "model.attention_sinks", "false",
+            "Each head's softmax has a learned score more, with no value behind it (gpt-oss)."),
       field(Form::kSwitch, "model.qk_norm", "false",
             "Queries and keys are normalised head by head, as in Qwen3."),
       field(Form::kSwitch, "model.post_norms", "false",

@@ -71,6 +71,7 @@ std::string switches_text(const Model& m) {
       {m.qkv_bias, "qkv biases"},
       {m.attention_output_bias, "attention output bias"},
       {m.mlp_bias, "MLP biases"},
+      {m.attention_sinks, "attention sinks"},
       {m.qk_norm, "normalised queries and keys"},
       {m.post_norms, "norms after attention and MLP"},
       {m.tied_embeddings, "tied embeddings"},

@@ -128,6 +128,10 @@ void add_experts(const Plan& plan, const Model& model, std::vector<Change>& chan
   }
   if (plan.expert % 2 == 0) add("expert / 2", plan.expert / 2);
   if (plan.expert * plan.expert_tensor == 1) return;
+  const bool alternates = plan.pipeline == 1 || plan.schedule == PipelineSchedule::kInterleaved;
+  if (plan.expert > 1 && !plan.expert_overlap && alternates) {
+    changes.push_back({"experts' exchanges overlapped", {"parallel.expert_overlap=true"}});
+  }
   const bool sent = plan.expert_exchange == ExpertExchange::kAllToAll;
   changes.push_back(
       {sent ? "tokens gathered" : "tokens sent to their experts",

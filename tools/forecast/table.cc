@@ -73,9 +73,9 @@ std::string plan_text(const WhatIf& what_if) {
   }
   words.push_back(fmt::format("data {}", plan.data));
   if (plan.expert * plan.expert_tensor > 1) {
-    const bool gathered = plan.expert_exchange == ExpertExchange::kAllGather;
-    words.push_back(fmt::format("experts over {} ranks{}", plan.expert,
-                                gathered ? " (all_gather)" : ""));
+    const char* how = plan.expert_exchange == ExpertExchange::kAllGather ? " (all_gather)" : "";
+    words.push_back(fmt::format("experts over {} ranks{}{}", plan.expert, how,
+                                plan.expert_overlap ? " (overlapped)" : ""));
   }
   words.push_back(fmt::format("zero {}", plan.zero));
   words.push_back(fmt::format("global batch {} = micro {} x {} x data {}", plan.global_batch,

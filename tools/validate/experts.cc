@@ -78,11 +78,10 @@ void refuse_experts(const Json& row, std::int64_t tensor) {
     if (expert > 1) throw Error("parallel.ep", "is above 1, and the model has no experts");
     return;
   }
-  const Json& flags = flags_of(row);
-  if (switch_of(flags, "overlap-moe-expert-parallel-comm") == true ||
-      switch_of(recipe_of(row), "moe_a2a_overlap") == true) {
-    throw Error("parallel.ep",
-                "all-to-alls beside the work of another micro-batch are not covered yet");
+  if (switch_of(recipe_of(row), "cutedsl_fused_grouped_mlp") == true) {
+    throw Error("software.extra.recipe",
+                "experts' products with activation and 8-bit copies in one kernel are not covered "
+                "yet");
   }
   bool stated = false;
   const std::int64_t cut = expert_tensor_of(row, tensor, stated);
@@ -111,6 +110,11 @@ void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
   const std::string dispatcher = lower(text_of(flags_of(row), "moe-token-dispatcher-type"));
   if (dispatcher == "allgather" || (dispatcher.empty() && !flags_of(row).empty())) {
     parallel["expert_exchange"] = "all_gather";
+  }
+  if (expert.value_or(1) > 1 &&
+      (switch_of(flags_of(row), "overlap-moe-expert-parallel-comm") == true ||
+       switch_of(recipe_of(row), "moe_a2a_overlap") == true)) {
+    parallel["expert_overlap"] = true;
   }
   auto capacity = number_of(section_of(section_of(row, "model"), "extra"), "moe_capacity_factor");
   if (!capacity) capacity = number_of(flags_of(row), "moe-expert-capacity-factor");

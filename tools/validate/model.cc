@@ -23,7 +23,6 @@ constexpr std::int64_t kGptVocabulary = 50257;  // of GPT-2's byte pairs, Megatr
 constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
     {"bert", "an encoder"},
     {"t5", "an encoder and a decoder"},
-    {"gpt-oss", "attention with sinks and a clamped activation"},
     {"mamba", "state-space layers"},
     {"hybrid", "state-space layers"},
     {"nemotronh", "state-space layers"},
@@ -35,7 +34,7 @@ constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
 };
 
 // These have experts, whose number and width a row must state.
-constexpr std::string_view kExpertFamilies[] = {"moe",  "mixtral",  "grok", "a3b",
+constexpr std::string_view kExpertFamilies[] = {"moe",  "mixtral",  "grok", "a3b",       "gpt-oss",
                                                 "a22b", "deepseek", "kimi", "moonlight"};
 
 bool letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
@@ -256,6 +255,12 @@ void write_style(const Json& row, const RunShape& shape, Json& model,
   const bool qk_norm = shape.latents.keys == 0 && switch_of(flags, "qk-layernorm") == true;
   if (qk_norm) model["qk_norm"] = true;
   if (squared) model["dropout"] = false;
+  if (has_word(lower(text_of(section_of(row, "model"), "name")), "gpt-oss")) {
+    model["activation"] = "swiglu_oai";
+    for (const char* part : {"attention_sinks", "qkv_bias", "attention_output_bias", "mlp_bias"}) {
+      model[part] = true;
+    }
+  }
 }
 
 }  // namespace

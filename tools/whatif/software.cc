@@ -43,6 +43,8 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.groups = object.boolean("groups", fusion.groups);
   fusion.permutes = object.boolean("permutes", fusion.permutes);
   fusion.routers = object.boolean("routers", fusion.routers);
+  fusion.expert_biases = object.boolean("expert_biases", fusion.expert_biases);
+  fusion.limits = object.boolean("limits", fusion.limits);
   fusion.casts = object.boolean("casts", fusion.casts);
   object.done();
   const Object host = root.object("host");
@@ -82,6 +84,8 @@ Json write_software(const Device& device) {
                 {"groups", fusion.groups},
                 {"permutes", fusion.permutes},
                 {"routers", fusion.routers},
+                {"expert_biases", fusion.expert_biases},
+                {"limits", fusion.limits},
                 {"casts", fusion.casts}}},
               {"host",
                {{"launch", exact_seconds(device.launch)},

@@ -193,7 +193,8 @@ TEST_F(Experts, ActivationsTakeTheWeightOfTheirRow) {
     std::int64_t width;  // of the input, in outputs
   };
   for (const Kind kind : {Kind{kGelu, kGeluBackward, 1}, Kind{kSwiglu, kSwigluBackward, 2},
-                          Kind{kGeglu, kGegluBackward, 2}}) {
+                          Kind{kGeglu, kGegluBackward, 2},
+                          Kind{kSwigluOai, kSwigluOaiBackward, 2}}) {
     Array x = random({6, 4 * kind.width}), p = random({6, 1}), y = empty({6, 4}), plain = y;
     Array dx = x, dp = p;
     Pointwise forward{kind.forward, 6, 4, kReal, kReal}, unweighted = forward;
@@ -216,6 +217,35 @@ TEST_F(Experts, ActivationsTakeTheWeightOfTheirRow) {
     expect_float_too(forward, {&x, &p}, {&y});
     expect_float_too(backward, {&dy, &x, &p}, {&dx, &dp});
   }
+}
+
+// Three experts, two rows each. The bias's gradient is added to what is there where it is read,
+// too.
+TEST_F(Experts, BiasesTakeTheWeightOfTheirRow) {
+  using enum PointwiseKind;
+  Array x = random({6, 4}), bias = weight(random({12})), p = random({6, 1}), y = empty({6, 4});
+  Pointwise forward{kAddExpertBias, 6, 4, kReal, kReal};
+  forward.experts = 3;
+  Pointwise backward = forward;
+  backward.kind = kAddExpertBiasBackward;
+  const auto loss = [&] {
+    run(forward, {&x, &bias, &p}, {&y});
+    return sum(y);
+  };
+  loss();
+  for (std::size_t i = 0; i < y.data.size(); ++i) {
+    EXPECT_NEAR(y.data[i], x.data[i] + p.data[i / 4] * bias.data[i / 8 * 4 + i % 4], 1e-12);
+  }
+  Array dy = weights_of(y), d_bias = weight(empty({12})), dp = empty({6, 1});
+  run(backward, {&dy, &bias, &p}, {&d_bias, &dp});
+  expect_gradient(loss, bias, d_bias);
+  expect_gradient(loss, p, dp);
+  Array sums = d_bias;
+  for (double& one : sums.data) one = 1;
+  run(backward, {&dy, &bias, &p, &sums}, {&sums, &dp});
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_NEAR(sums.data[i], 1 + d_bias.data[i], 1e-12);
+  expect_float_too(forward, {&x, &bias, &p}, {&y});
+  expect_float_too(backward, {&dy, &bias, &p}, {&d_bias, &dp});
 }
 
 // Three experts of 5 x 4, two rows each, against each expert's product by itself.

@@ -91,6 +91,47 @@ TEST_F(Gradient, OfAttentionWithinAWindow) {
   }
 }
 
+// As softmax over the scores and one more, the head's sink, that no value stands behind; the sinks'
+// gradient is added to what is there where it is read, too.
+TEST_F(Gradient, OfAttentionWithSinks) {
+  for (const bool drops : {false, true}) {
+    Array qkv = random({6, 16}), sinks = weight(random({2})), o = empty({6, 8});
+    Array lse = empty({2, 2, 3});
+    Attention op{Pass::kForward, 2, 2, 1, 3, 3, 4, true, drops, kReal};
+    const auto run_forward = [&](bool with) {
+      op.sinks = with;
+      run(op, with ? std::vector{&qkv, &sinks} : std::vector{&qkv}, {&o, &lse});
+    };
+    run_forward(false);
+    const Array plain = lse, without = o;
+    const auto loss = [&] {
+      run_forward(true);
+      return sum(o);
+    };
+    loss();
+    for (std::size_t i = 0; i < lse.data.size(); ++i) {  // of (sequence, head, position)
+      const std::size_t head = i / 3 % 2, row = i % 3 * 2 + i / 6;
+      EXPECT_NEAR(lse.data[i], std::log(std::exp(plain.data[i]) + std::exp(sinks.data[head])),
+                  1e-12);
+      for (std::size_t c = 4 * head; c < 4 * head + 4; ++c) {
+        EXPECT_NEAR(o.data[row * 8 + c],
+                    without.data[row * 8 + c] * std::exp(plain.data[i] - lse.data[i]), 1e-12);
+      }
+    }
+    Array d_o = weights_of(o), d_qkv = empty({6, 16}), d_sinks = weight(empty({2}));
+    Attention backward = op;
+    backward.pass = Pass::kBackward;
+    run(backward, {&qkv, &o, &lse, &d_o, &sinks}, {&d_qkv, &d_sinks});
+    expect_gradient(loss, qkv, d_qkv);
+    expect_gradient(loss, sinks, d_sinks);
+    Array added = d_sinks;
+    for (double& one : added.data) one = 1;
+    loss();
+    run(backward, {&qkv, &o, &lse, &d_o, &sinks, &added}, {&d_qkv, &added});
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(added.data[i], 1 + d_sinks.data[i], 1e-12);
+  }
+}
+
 // 2 heads of 6 columns, of which 2 are rotated and the same for both, with values of 3; 3 positions
 // of 2 sequences: from latents' keys to attention's result.
 TEST_F(Gradient, OfLatentKeysAndNarrowerValues) {
@@ -265,7 +306,8 @@ TEST_F(Gradient, OfActivations) {
   for (const Kind kind :
        {Kind{PointwiseKind::kGelu, PointwiseKind::kGeluBackward, 1},
         Kind{PointwiseKind::kSwiglu, PointwiseKind::kSwigluBackward, 2},
-        Kind{PointwiseKind::kGeglu, PointwiseKind::kGegluBackward, 2}}) {
+        Kind{PointwiseKind::kGeglu, PointwiseKind::kGegluBackward, 2},
+        Kind{PointwiseKind::kSwigluOai, PointwiseKind::kSwigluOaiBackward, 2}}) {
     Array x = random({6, 4 * kind.width}), y = empty({6, 4}), dx = x;
     const auto loss = [&] {
       run(Pointwise{kind.forward, 6, 4, kReal, kReal, false}, {&x}, {&y});
@@ -275,6 +317,25 @@ TEST_F(Gradient, OfActivations) {
     run(Pointwise{kind.backward, 6, 4 * kind.width, kReal, kReal, false}, {&dy, &x}, {&dx});
     expect_gradient(loss, x, dx);
   }
+}
+
+// openai/gpt-oss gpt_oss/torch/model.py, swiglu: beyond the limits nothing changes with the input.
+TEST_F(Gradient, OfTheActivationOfGptOssEndsAtItsLimits) {
+  // Gates 0.5, 9, -9 and 1; their partners 2, 1, 8 and -8.
+  Array x = empty({1, 8}), y = empty({1, 4}), dy = empty({1, 4}), dx = x;
+  x.data = {0.5, 9, -9, 1, 2, 1, 8, -8};
+  dy.data = {1, 1, 1, 1};
+  run(Pointwise{PointwiseKind::kSwigluOai, 1, 4, kReal, kReal}, {&x}, {&y});
+  run(Pointwise{PointwiseKind::kSwigluOaiBackward, 1, 8, kReal, kReal}, {&dy, &x}, {&dx});
+  const auto swish = [](double gate) { return gate / (1 + std::exp(-1.702 * gate)); };
+  const std::vector<double> expected = {swish(0.5) * 3, swish(7) * 2, swish(-9) * 8,
+                                        swish(1) * -6};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(y.data[i], expected[i], 1e-12);
+  EXPECT_EQ(dx.data[1], 0);
+  EXPECT_NE(dx.data[2], 0);
+  EXPECT_EQ(dx.data[6], 0);
+  EXPECT_EQ(dx.data[7], 0);
+  EXPECT_NEAR(dx.data[4], swish(0.5), 1e-12);
 }
 
 // Rotated back: the transpose of a rotation. 2 heads of 4 of 3, the rest of the row stays.

@@ -87,5 +87,34 @@ TEST(Fusion, ChargesTheKernelsOfAPermuteAndARouterWrittenInPyTorch) {
   EXPECT_NEAR(more(route, &Fusion::routers), 3 * 2e-6, 1e-9);
 }
 
+// 8,192 rows of 1,024 columns of 4 experts in bf16. Where operands lie unlike, a byte takes as long
+// as 2.24. Forward writes 4 bytes of fp32 so, and moves 20 more an element, in nine kernels more
+// than the one; backward 16 and 16 + 6, in 21. Limits: 4 so and 4 for an output's byte forward, 9.5
+// so and 5.5 backward, where the columns are those of both gradients.
+TEST(Fusion, ChargesWhatMegatronDoesForGptOss) {
+  Device device = plain_device();
+  device.kernel_start = microseconds(2);
+  const auto more = [&](const Op& op, bool Fusion::*member) {
+    return left_apart(op, member, device);
+  };
+  const double elements = 8192.0 * 1024;
+  Pointwise bias{PointwiseKind::kAddExpertBias, 8192, 1024};
+  bias.experts = 4;
+  const double unlike = 1.39 / 0.62;
+  EXPECT_NEAR(more(bias, &Fusion::expert_biases),
+              (4 * unlike + 20) * elements / 1e12 + 9 * 2e-6, 1e-9);
+  bias.kind = PointwiseKind::kAddExpertBiasBackward;
+  EXPECT_NEAR(more(bias, &Fusion::expert_biases),
+              (16 * unlike + 22) * elements / 1e12 + 21 * 2e-6, 1e-9);
+  Pointwise gate{PointwiseKind::kSwigluOai, 8192, 1024};
+  EXPECT_NEAR(more(gate, &Fusion::limits), 2 * (4 * unlike + 4) * elements / 1e12 + 3 * 2e-6,
+              1e-9);
+  EXPECT_NEAR(more(gate, &Fusion::gates), 4 * elements / 1e12 + 2e-6, 1e-9);
+  gate.kind = PointwiseKind::kSwigluOaiBackward;
+  gate.columns = 2048;
+  EXPECT_NEAR(more(gate, &Fusion::limits), 2 * (9.5 * unlike + 5.5) * elements / 1e12 + 7 * 2e-6,
+              1e-9);
+}
+
 }  // namespace
 }  // namespace stepcast

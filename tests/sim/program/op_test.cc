@@ -25,6 +25,15 @@ std::vector<Op> one_of_each() {
                 KeySource::kGathered},
       Attention{Pass::kForward, 2, 8, 2, 64, 32, 16, false, false, Dtype::kBf16, false,
                 KeySource::kPassed, 3},
+      Attention{Pass::kBackward, 2, 8, 2, 64, 64, 16, true, false, Dtype::kBf16, true,
+                KeySource::kOwn, 0, 0, 8, true},
+      Attention{Pass::kForward, 2, 8, 2, 64, 64, 16, true, false, Dtype::kBf16, false,
+                KeySource::kOwn, 0, 0, 0, true},
+      Pointwise{PointwiseKind::kAddExpertBias, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 0, false,
+                false, 0, 2},
+      Pointwise{PointwiseKind::kAddExpertBiasBackward, 4, 8, Dtype::kBf16, Dtype::kFp32, false, 0,
+                false, false, 0, 4},
+      Pointwise{PointwiseKind::kSwigluOai, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 0, false, true},
       Pointwise{PointwiseKind::kMergeAttention, 4, 8},
       Norm{Pass::kForward, NormKind::kRms, 4, 8, Dtype::kBf16},
       Norm{Pass::kBackward, NormKind::kLayer, 4, 8, Dtype::kFp32},
@@ -125,6 +134,10 @@ TEST(Op, MovesOperandsOfPointwiseWork) {
   EXPECT_EQ(bytes(PointwiseKind::kAddRows), 144);         // x, 16 of bias, y
   EXPECT_EQ(bytes(PointwiseKind::kAddRowsBackward), 96);  // d_y; bias gradient read and written
   EXPECT_EQ(bytes(PointwiseKind::kSwiglu), 192);          // gate, up, y
+  EXPECT_EQ(bytes(PointwiseKind::kSwigluOai), 192);
+  EXPECT_EQ(bytes(PointwiseKind::kSwigluOaiBackward), 160);
+  EXPECT_EQ(bytes(PointwiseKind::kAddExpertBias), 144);          // x, 16 of fp32 weights, y
+  EXPECT_EQ(bytes(PointwiseKind::kAddExpertBiasBackward), 96);   // d_y, weights, their gradients
   EXPECT_EQ(bytes(PointwiseKind::kSwigluBackward), 160);  // d_y half as wide as the other two
   EXPECT_EQ(bytes(PointwiseKind::kDropoutAdd), 224);      // x, residual, y, mask
   EXPECT_EQ(bytes(PointwiseKind::kFill), 64);

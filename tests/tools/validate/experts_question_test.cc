@@ -125,10 +125,17 @@ TEST(RunQuestion, ShardsOverInstancesOfTheOptimizer) {
   EXPECT_EQ(plan.shard_group, plan.data / 2);
 }
 
+TEST(RunQuestion, OverlapsTheExchangesOfExpertsWhereTheRecipeDoes) {
+  Json row = row_of_experts();
+  EXPECT_FALSE(read(ask(row)).plan.expert_overlap);
+  row["software"]["extra"]["recipe"]["moe_a2a_overlap"] = true;
+  EXPECT_TRUE(ask(row).what_if.at("parallel").at("expert_overlap").get<bool>());
+}
+
 TEST(RunQuestion, SaysWhichExpertsItDoesNotCover) {
   Json row = row_of_experts();
-  row["software"]["extra"]["recipe"]["moe_a2a_overlap"] = true;
-  EXPECT_THAT(row_refusal(row), HasSubstr("another micro-batch"));
+  row["software"]["extra"]["recipe"]["cutedsl_fused_grouped_mlp"] = true;
+  EXPECT_THAT(row_refusal(row), HasSubstr("8-bit copies in one kernel"));
   row = row_of_experts();
   row["parallel"]["extra"]["expert_tp"] = 2;
   EXPECT_THAT(row_refusal(row), HasSubstr("experts cut over 2 ranks, and other layers over 4"));

@@ -398,7 +398,7 @@ TEST(RunQuestion, SaysWhatItDoesNotCover) {
   EXPECT_THAT(row_refusal(by_heads), HasSubstr("all-to-alls within a ring"));
   EXPECT_THAT(row_refusal(with("parallel.ep", "8")), HasSubstr("the model has no experts"));
   EXPECT_THAT(row_refusal(with("model.name", "x-moe-8x7b")), HasSubstr("model.experts"));
-  EXPECT_THAT(row_refusal(with("model.name", "gpt-oss-20b")), HasSubstr("sinks"));
+  EXPECT_THAT(row_refusal(with("model.name", "gpt-oss-20b")), HasSubstr("model.experts"));
   EXPECT_THAT(row_refusal(with("model.extra.attention", "a window somewhere")),
               HasSubstr("of this form"));
   EXPECT_THAT(row_refusal(with("model.name", "bert-large")), HasSubstr("encoder"));
