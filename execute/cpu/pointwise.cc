@@ -145,7 +145,7 @@ Real itself(Real x) {
 }
 
 template <class Real>
-Real one(Real) {
+Real full_slope(Real) {
   return 1;
 }
 
@@ -164,7 +164,7 @@ void gate(const Pointwise& op, const Work& work, Function activation,
 
 template <class Real, class Function>
 void gate_backward(const Pointwise& op, const Work& work, Function activation, Function slope,
-                   Function partner = itself<Real>, Function partner_slope = one<Real>) {
+                   Function partner = itself<Real>, Function partner_slope = full_slope<Real>) {
   const std::int64_t columns = op.columns / 2;  // op.columns are those of both gradients
   const Real* d = values<Real>(work.reads[0]);
   const GateRows<Real> in(work.reads.subspan(1), columns), out(work.writes, columns);
