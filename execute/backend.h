@@ -59,6 +59,13 @@ constexpr bool has_whole_sequences(const Attention& op, std::int64_t positions) 
   return op.source == KeySource::kOwn && op.queries == positions;
 }
 
+// How many operands of a backward Attention stand behind d_o: d_qkv, or the sinks, and behind them
+// their gradient where it is `added` to.
+constexpr std::size_t behind_gradient(const Attention& op, bool added) {
+  if (op.source == KeySource::kPassed) return 1;
+  return op.sinks ? (added ? 2 : 1) : 0;
+}
+
 // Whether the op drops elements, or takes the gradient of that: it needs Work::dropout.
 bool drops(const Op& op);
 // Which rows of the model the op's are. REQUIRES: drops(work.op).

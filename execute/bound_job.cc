@@ -126,7 +126,10 @@ Dropout BoundJob::dropout(const Op& op, std::span<const TensorId> reads,
   const auto* attention = std::get_if<Attention>(&op);
   const bool attends_back = attention != nullptr && attention->pass == Pass::kBackward;
   std::size_t behind = 0;
-  if (attends_back) behind = attention->source == KeySource::kPassed ? 2 : 1;
+  if (attends_back) {
+    const bool added = std::find(reads.begin(), reads.end(), writes.back()) != reads.end();
+    behind = 1 + behind_gradient(*attention, added);
+  }
   const TensorId kept =
       !attends_back && writes.size() > 1 ? writes[1] : reads[reads.size() - 1 - behind];
   const Label label = tensor(kept).label;

@@ -44,6 +44,16 @@ Stream stream_of(const Instruction& instruction) {
       [](const auto&) { return Stream::kCompute; });
 }
 
+// Of a pass in parts one looks tokens up, and another scores them.
+bool reads_tokens(const Job& job, const Body& body) {
+  return std::any_of(body.code.begin(), body.code.end(), [&](const Instruction& instruction) {
+    const auto* compute = std::get_if<Compute>(&instruction);
+    if (compute == nullptr) return false;
+    const Op& op = job.ops[static_cast<std::size_t>(compute->op)];
+    return std::holds_alternative<Gather>(op) || std::holds_alternative<Loss>(op);
+  });
+}
+
 constexpr double kClipEpsilon = 1e-6;
 
 }  // namespace
@@ -58,6 +68,7 @@ Rank::Rank(const Job& job, const ExecuteOptions& options, const Corpus& corpus, 
       progress_(progress),
       arena_(plan_memory(job, program())) {
   place_residents();
+  for (const Body& body : job.bodies) reads_tokens_.push_back(reads_tokens(job, body));
   for_each_timed(job, job.programs[static_cast<std::size_t>(stage_)],
                  [&](const auto&...) { ++timed_; });
   progress_.rank.store(rank_);
@@ -142,7 +153,7 @@ void Rank::run_schedule() {
     const Body& body = job_.bodies[static_cast<std::size_t>(call.body)];
     const bool pipeline = body.phase != Phase::kOptimizer;
     progress_.call.store(number++, std::memory_order_relaxed);
-    if (pipeline) load_tokens(call);
+    if (reads_tokens_[static_cast<std::size_t>(call.body)]) load_tokens(call);
     run(body, call);
     if (pipeline) result_run_.time.pipeline_end = Instant() + duration(entry_ - begin_);
   }

@@ -75,6 +75,7 @@ class Rank : private BoundJob {
   Clock::duration waited_;    // of the instruction at hand, for a message
   Part part_ = Part::kOther;  // that its time goes to
   std::size_t timed_ = 0;     // instructions of a step that take time
+  std::vector<bool> reads_tokens_;  // by body
   RankRun result_run_;
 };
 

@@ -30,8 +30,9 @@ inline constexpr EventId kReplicaReady = 9;
 inline constexpr EventId kGlobalDone = 10;
 inline constexpr EventId kReduceDone = 11;
 inline constexpr EventId kFirstRing = 12;     // gathers' events and limits follow
-// As kTensorDone, four, of a backward that stands in parts among those of a forward, which has no
-// gathers' rings (Plan::expert_overlap).
+// As kTensorDone, four, of a backward that stands in parts among those of a forward
+// (Plan::expert_overlap). Behind a ring of one gather and its limit: with experts on ranks no
+// weights are streamed.
 inline constexpr EventId kBackwardDone = kFirstRing + 2;
 
 // Interning of what a Job's tables hold once.

@@ -327,7 +327,12 @@ class Reader {
   }
 
   void read_biases(Model& m) const {
-    m.mlp_bias = object_.boolean("mlp_bias", class_.gpt || class_.gpt_oss);
+    const bool usual = class_.gpt || class_.gpt_oss;
+    m.mlp_bias = object_.boolean("mlp_bias", usual);
+    if (class_.experts > 0 && m.mlp_bias != usual) {
+      object_.fail("mlp_bias", fmt::format("{} {} biases in its experts; leave it out",
+                                           class_.model_type, usual ? "always has" : "has no"));
+    }
     // In Qwen2 the key only repeats what the class does anyway, and never means the output.
     const bool has_fixed_biases = class_.gpt || class_.qkv_bias;
     const bool asked =

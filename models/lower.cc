@@ -34,8 +34,8 @@ class Lowering {
   void write_round(const std::vector<Slot>& slots, std::size_t stage,
                    const std::vector<ChunkBodies>& bodies, std::int64_t round,
                    std::vector<Call>& schedule) const;
-  BodyRange bodies_of(const Slot& slot, const std::vector<ChunkBodies>& bodies,
-                      std::int64_t round) const;
+  BodyRange parts_of(const Slot& slot, const std::vector<ChunkBodies>& bodies,
+                     std::int64_t round) const;
   bool receives(const Slot& slot, std::size_t stage) const;
   bool sends(const Slot& slot, std::size_t stage) const;
 
@@ -125,8 +125,8 @@ bool Lowering::sends(const Slot& slot, std::size_t stage) const {
   return slot.backward ? part > 0 : part + 1 < parts_.size();
 }
 
-BodyRange Lowering::bodies_of(const Slot& slot, const std::vector<ChunkBodies>& bodies,
-                              std::int64_t round) const {
+BodyRange Lowering::parts_of(const Slot& slot, const std::vector<ChunkBodies>& bodies,
+                             std::int64_t round) const {
   const auto micro_batches = static_cast<std::int32_t>(plan_.micro_batches());
   const std::vector<PassBodies>& passes = bodies[static_cast<std::size_t>(slot.chunk)].passes;
   const PassBodies& b = passes[static_cast<std::size_t>(round + slot.micro_batch) % passes.size()];
@@ -164,10 +164,10 @@ void Lowering::write_round(const std::vector<Slot>& slots, std::size_t stage,
   if (last && defer_ >= 0) schedule.push_back({defer_, 0, 0});
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Slot& slot = slots[i];
-    const BodyRange parts = bodies_of(slot, bodies, round);
+    const BodyRange parts = parts_of(slot, bodies, round);
     if (plan_.expert_overlap && slot.alternates) {
       const Slot& backward = slots[++i];
-      call_in_turn(slot, parts, backward, bodies_of(backward, bodies, round), schedule);
+      call_in_turn(slot, parts, backward, parts_of(backward, bodies, round), schedule);
       continue;
     }
     for (std::int32_t part = 0; part < parts.count; ++part) {

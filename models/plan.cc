@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "models/choices.h"
 #include "models/attention_rules.h"
+#include "models/choices.h"
 #include "models/expert_rules.h"
 #include "sim/base/error.h"
 #include "sim/program/pieces.h"

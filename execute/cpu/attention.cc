@@ -115,24 +115,21 @@ void forward(const Attention& op, const Work& work, const Sight& sight, Scratch<
   }
 }
 
-template <class Real>
-double row_dot(Rows<Real> a, Rows<Real> b, std::int64_t row, std::int64_t columns) {
-  double dot = 0;
-  for (std::int64_t c = 0; c < columns; ++c) {
-    dot += static_cast<double>(a.data[row * a.stride + c]) * b.data[row * b.stride + c];
-  }
-  return dot;
-}
-
 // Of one head: probabilities, dropped, into scratch.scores, the scores' gradients into
-// scratch.gradients.
+// scratch.gradients. Gives that of the head's sink; 0 where it has none.
 template <class Real>
-void score_gradients(const Sight& sight, std::int64_t columns, Rows<Real> o, Rows<Real> d_o,
-                     const Real* lse, RowDropout dropout, Scratch<Real>& scratch) {
+double score_gradients(const Sight& sight, std::int64_t columns, Rows<Real> o, Rows<Real> d_o,
+                       const Real* lse, const Real* sink, RowDropout dropout,
+                       Scratch<Real>& scratch) {
+  double d_sink = 0;
   for (std::int64_t i = 0; i < sight.queries(); ++i) {
     Real* row = scratch.scores.data() + i * sight.keys();
     Real* gradient = scratch.gradients.data() + i * sight.keys();
-    const double dot = row_dot(o, d_o, i, columns);
+    double dot = 0;
+    for (std::int64_t c = 0; c < columns; ++c) {
+      dot += static_cast<double>(o.data[i * o.stride + c]) * d_o.data[i * d_o.stride + c];
+    }
+    if (sink != nullptr) d_sink -= std::exp(static_cast<double>(*sink) - lse[i]) * dot;
     const std::int64_t first = sight.first(i), seen = sight.visible(i);
     dropout.make(i);
     dropout.apply(gradient, first, seen);
@@ -151,16 +148,7 @@ void score_gradients(const Sight& sight, std::int64_t columns, Rows<Real> o, Row
       std::fill(numbers + seen, numbers + sight.keys(), Real(0));
     }
   }
-}
-
-template <class Real>
-Real sink_gradient(std::int64_t queries, Real sink, const Real* lse, Rows<Real> o, Rows<Real> d_o,
-                   std::int64_t columns) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < queries; ++i) {
-    sum -= std::exp(static_cast<double>(sink) - lse[i]) * row_dot(o, d_o, i, columns);
-  }
-  return static_cast<Real>(sum);
+  return d_sink;
 }
 
 // Where the result has columns that this op knows nothing of, they become zero.
@@ -176,7 +164,7 @@ void clear_key_columns(const Attention& op, const Operand& d_qkv) {
 template <class Real>
 void backward(const Attention& op, const Work& work, const Sight& sight, Scratch<Real>& scratch) {
   const bool passed = op.source == KeySource::kPassed;
-  const std::size_t n = work.reads.size() - behind_results(op, work);
+  const std::size_t n = work.reads.size() - behind_gradient(op, work);
   const Packed p(op);
   const std::int64_t queries = sight.queries(), key_count = sight.keys(), d = p.head_dim;
   Real* scores = scratch.scores.data();
@@ -201,12 +189,11 @@ void backward(const Attention& op, const Work& work, const Sight& sight, Scratch
                      {k.data, k.stride, true}, 0, scores, key_count);
       multiply<Real>(queries, key_count, p.value_dim, 1, {d_o.data, d_o.stride, false},
                      {v.data, v.stride, true}, 0, gradients, key_count);
-      score_gradients<Real>(sight, p.value_dim, o, d_o, lse,
-                            RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
-      if (op.sinks) {
-        d_sinks[head] += sink_gradient(queries, values<Real>(work.reads[n])[head], lse, o, d_o,
-                                       p.value_dim);
-      }
+      const Real* sink = op.sinks ? values<Real>(work.reads[n]) + head : nullptr;
+      const double d_sink = score_gradients<Real>(
+          sight, p.value_dim, o, d_o, lse, sink,
+          RowDropout(op, work, sequence, head, scratch.factors.data()), scratch);
+      if (op.sinks) d_sinks[head] += static_cast<Real>(d_sink);
       const double beta = first ? 0 : 1;
       multiply<Real>(queries, d, key_count, p.scale(), {gradients, key_count, false},
                      {k.data, k.stride, false}, passed ? 1 : 0, dq.data, dq.stride);

@@ -11,12 +11,8 @@
 
 namespace stepcast::cpu {
 
-// How many operands stand behind o, lse and d_o of backward: the sinks, whose gradient may be
-// added to, or d_qkv.
-inline std::size_t behind_results(const Attention& op, const Work& work) {
-  if (op.source == KeySource::kPassed) return 1;
-  if (!op.sinks) return 0;
-  return accumulates(work, work.writes.size() - 1, 0) ? 2 : 1;
+inline std::size_t behind_gradient(const Attention& op, const Work& work) {
+  return behind_gradient(op, accumulates(work, work.writes.size() - 1, 0));
 }
 
 // What backward writes of them, without the gradient of the sinks.
@@ -29,7 +25,7 @@ inline std::span<const Operand> head_gradients(const Attention& op, const Work& 
 inline std::span<const Operand> heads_of(const Attention& op, const Work& work) {
   std::size_t others = op.source == KeySource::kOwn ? 0 : 1;
   if (op.pass == Pass::kBackward) {
-    others += 3 + behind_results(op, work);
+    others += 3 + behind_gradient(op, work);
   } else if (op.sinks) {
     ++others;
   }

@@ -124,8 +124,9 @@ Passes unfused(const Gemm& g, const Fusion& fusion) {
   const double elements = static_cast<double>(g.batch) * count(g.m, g.n);
   Passes passes;
   if (g.bias && !fusion.bias_gradients) {
-    passes.bytes += count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
-    ++passes.kernels;
+    const double batch = static_cast<double>(g.batch);
+    passes.bytes += batch * count(g.m, g.k) * static_cast<double>(dtype_size(g.dtype));
+    passes.kernels += batch;
   }
   const Dtype made = as_made(g, fusion).output;
   const double buffer = static_cast<double>(dtype_size(g.output));

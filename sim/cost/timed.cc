@@ -30,6 +30,7 @@ Op kind_of(Op op) {
       [](Pointwise& p) {
         p.rows = p.columns = p.head_dim = 1;
         p.rotated = 0;
+        p.experts = std::min<std::int64_t>(p.experts, 1);
       },
       [](Gather& g) { g.rows = g.columns = g.vocabulary = 1; },
       [](Loss& l) { l.rows = l.vocabulary = 1; }, [](Update& u) { u.elements = 1; },

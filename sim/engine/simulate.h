@@ -16,9 +16,9 @@
 //   Record, Wait                event = clock; clock = later(clock, event)
 //   Synchronize                 host = latest of host and all the rank's clocks
 //   Alloc, Free, Mark           no time
-// Before a call of a pass (a body of forward or backward with kernels): host += pass. A fill in a
-// pass (a Pointwise kFill: of a new tensor) takes the host `fill`, not issue;
-// the products of experts (Gemm::grouped) issue + groups, a router (Route) issue + route.
+// Before a call of a pass (a body of forward or backward with kernels, and no later part of one):
+// host += pass. A fill in a pass (a Pointwise kFill: of a new tensor) takes the host `fill`, not
+// issue; the products of experts (Gemm::grouped) issue + groups, a router (Route) issue + route.
 // The host's clock begins at Prices::graph.
 // The members of a collective begin when the last one is ready and end together. A message arrives
 // at the end of its Send. The step ends with the last clock of any rank.
@@ -105,7 +105,7 @@ struct Prices {
   // And beyond `issue` that of the products of a rank's experts, which are as many in all of them.
   Duration groups;
   Duration route;              // beyond `issue`, that of a router, forward and backward
-  Duration pass;               // and before each call of a body that is a pass
+  Duration pass;               // and before each call of a body that is a pass, or its first part
   Duration graph;              // and before all of a step that is launched whole
   std::vector<double> slow;    // by rank: factor on its ops; empty if all are 1
   std::vector<Beside> beside;  // one for each stream with transfers, at most

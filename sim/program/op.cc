@@ -91,7 +91,7 @@ double pointwise_flops_per_element(PointwiseKind kind) {
     case PointwiseKind::kSwigluOai: return 9;        // SwiGLU's, a product, a sum, two limits
     case PointwiseKind::kSwigluOaiBackward: return 10;
     case PointwiseKind::kAddExpertBias: return 2;
-    case PointwiseKind::kAddExpertBiasBackward: return 3;
+    case PointwiseKind::kAddExpertBiasBackward: return 4;
     case PointwiseKind::kDropout:
     case PointwiseKind::kDropoutBackward: return 2;  // mask, scale
     case PointwiseKind::kDropoutAdd: return 3;

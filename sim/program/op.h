@@ -77,12 +77,12 @@ struct Gemm {
 //
 // Fused (flash-style) attention: softmax(q k^T / sqrt(head_dim)) v without the scores in memory.
 //   kForward   [qk,] qkv | q, k, v [, sinks (a)]    -> o (tokens, a d), lse (batch, a, s) fp32
-//   kBackward  these, o, lse, d_o [, sinks]
+//   kBackward  [qk,] qkv | q, k, v, and o, lse, d_o [, sinks [, d_sinks]]
 //                         -> d_qkv (of qk: its first columns) | d_q, d_k, d_v [, d_sinks]
 // Backward recomputes the scores: 5 matrix products to forward's 2 (FlashAttention-2).
 // With `sinks` (gpt-oss; Xiao et al. 2023, arXiv 2309.17453) every query sees one key more, whose
-// score is its head's sink and whose value is zero: lse counts it. d_sinks is added to where it
-// stands at the end of the reads, too.
+// score is its head's sink and whose value is zero: lse counts it. d_sinks is added to where it is
+// read, too.
 //
 // Under context parallelism (Batch in program.h) a rank's queries meet the keys and values of other
 // ranks too, which stand in a tensor kv (tokens, 2 g d): first all keys, then values. Below, q is

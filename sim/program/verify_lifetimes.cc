@@ -7,7 +7,8 @@
 // Between calls a clock shrinks to one bit: s knows all that w has done (position 0 of the next
 // call), or counts as knowing nothing. An event that was recorded in an earlier call stands for all
 // earlier calls of the streams that its Record knew. That is a shade too kind to an event that is
-// waited for long after its Record, and exact where events are recorded anew in each call.
+// waited for long after its Record (of passes in parts, to those of the other pass's exchange that
+// was begun since), and exact where events are recorded anew in each call.
 
 #include "sim/program/verify_body_walk.h"
 

@@ -125,11 +125,12 @@ Arity arity(const ShareHeads&) { return {{1, 1}, {1, 1}}; }
 Arity arity(const LatentKeys&) { return {{2, 2}, {2, 2}}; }
 
 // What is read packed in one tensor has one gradient, what is read from several has as many.
-int gradients_due(const Op& op, int reads) {
+int gradients_due(const Op& op, int reads, int writes) {
   if (const auto* a = std::get_if<Attention>(&op)) {
     if (a->pass == Pass::kForward || a->source != KeySource::kOwn) return 0;
     if (!a->sinks) return reads == 6 ? 3 : 1;
-    if (reads == 7) return 0;  // three tensors, or one behind qk, with a sum of the sinks' gradient
+    // Of 7: three tensors, or one behind qk with a sum of the sinks' gradient.
+    if (reads == 7) return writes == 4 ? 4 : 2;
     return reads == 8 ? 4 : 2;
   }
   const auto* p = std::get_if<Pointwise>(&op);
@@ -148,7 +149,7 @@ void append_range(std::string& out, Range range) {
 std::string operand_fault(const Op& op, int reads, int writes) {
   const Arity fits = std::visit([](const auto& o) { return arity(o); }, op);
   if (fits.reads.holds(reads) && fits.writes.holds(writes)) {
-    const int due = gradients_due(op, reads);
+    const int due = gradients_due(op, reads, writes);
     if (due == 0 || due == writes) return "";
   }
   std::string fault;

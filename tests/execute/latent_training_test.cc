@@ -1,5 +1,6 @@
 // Any legal plan of a model with latent attention, with a sliding window or with sinks trains as
 // one rank does.
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -97,6 +98,10 @@ std::vector<TrainingCase> latent_cases() {
   });
   cases.add("sinks_of_one_rank_micro2", gpt_oss, 2, [](Plan& p) { p.micro_batch = 2; });
   cases.add("sinks_data2_zero3", gpt_oss, 2, [](Plan& p) { p.data = 2, p.zero = 3; });
+  for (const int zero : {0, 3}) {
+    cases.add("sinks_dropout_zero" + std::to_string(zero), gpt_oss, 2,
+              [&](Plan& p) { p.data = 2, p.zero = zero, p.dropout = true; });
+  }
   cases.add("sinks_separate_tensor2", gpt_oss_of_one_expert, 2, [](Plan& p) {
     p.tensor = 2, p.fused_qkv = p.fused_gate_up = false;
   });

@@ -266,6 +266,9 @@ TEST(HuggingFace, ReadsGptOss) {
   EXPECT_EQ(model.experts, 8);
   EXPECT_EQ(model.expert_ffn, model.ffn);
   EXPECT_FALSE(model.tied_embeddings);
+  EXPECT_THAT(hf_error(small("mixtral", R"("mlp_bias": true)")),
+              AllOf(HasSubstr("mlp_bias"), HasSubstr("mixtral has no biases in its experts")));
+  EXPECT_THAT(hf_error(small("gpt_oss", R"("mlp_bias": false)")), HasSubstr("always has biases"));
   EXPECT_THAT(hf_error(small("gpt_oss", R"("swiglu_limit": 5.0)")),
               AllOf(HasSubstr("swiglu_limit"), HasSubstr("7.0"), HasSubstr("not covered")));
 }

@@ -177,8 +177,7 @@ std::vector<Field> batch_and_parallel_fields() {
       field(Form::kSwitch, "parallel.expert_overlap", "false",
             "Experts' exchanges of one micro-batch's forward run beside another's backward, and "
             "the other way round (Megatron-Core's overlap_moe_expert_parallel_comm).",
-            "expert_exposed. With pipeline > 1 it needs virtual stages, and each stage keeps one "
-            "chunk's activations more."),
+            "expert_exposed. With pipeline > 1 it needs virtual stages."),
       count("parallel.pipeline", "1", kDegree, "Stages: each holds a stretch of the layers.",
             "Divides weights; costs a bubble, and activations of up to p micro-batches."),
       count("parallel.virtual_stages", "1", {1, 10'000},

@@ -68,6 +68,8 @@ std::vector<std::string> degrees(const Plan& plan, const Model& model, std::int6
       sets.push_back("parallel.schedule=1f1b");
     }
     lay_out_again(plan, model, pipeline, one ? 1 : plan.virtual_stages, sets);
+    const bool plain = pipeline > 1 && plan.virtual_stages == 1;
+    if (plan.expert_overlap && plain) sets.emplace_back("parallel.expert_overlap=false");
   }
   if (data != plan.data) {
     sets.push_back(set_text("parallel.data", data));
@@ -121,6 +123,7 @@ void add_experts(const Plan& plan, const Model& model, std::vector<Change>& chan
   const auto add = [&](const char* name, std::int64_t expert) {
     std::vector<std::string> sets = {set_text("parallel.expert", expert)};
     if (expert > 1 && plan.zero > 1) sets.push_back(set_text("sharding.zero", 1));
+    if (expert == 1 && plan.expert_overlap) sets.emplace_back("parallel.expert_overlap=false");
     changes.push_back({name, std::move(sets)});
   };
   if (model.experts > 0 && model.experts % (2 * plan.expert) == 0) {
@@ -131,6 +134,9 @@ void add_experts(const Plan& plan, const Model& model, std::vector<Change>& chan
   const bool alternates = plan.pipeline == 1 || plan.schedule == PipelineSchedule::kInterleaved;
   if (plan.expert > 1 && !plan.expert_overlap && alternates) {
     changes.push_back({"experts' exchanges overlapped", {"parallel.expert_overlap=true"}});
+  }
+  if (plan.expert_overlap) {
+    changes.push_back({"experts' exchanges by themselves", {"parallel.expert_overlap=false"}});
   }
   const bool sent = plan.expert_exchange == ExpertExchange::kAllToAll;
   changes.push_back(
@@ -146,6 +152,7 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
                                                 : "parallel.schedule=1f1b"};
     if (chunks > 1 && plan.p2p_sync) sets.emplace_back("host.p2p_sync=false");
     if (chunks > 1 && plan.pass_sync) sets.emplace_back("host.pass_sync=false");
+    if (chunks == 1 && plan.expert_overlap) sets.emplace_back("parallel.expert_overlap=false");
     lay_out_again(plan, model, plan.pipeline, chunks, sets);
     changes.push_back({name, std::move(sets)});
   };

@@ -153,9 +153,13 @@ void say_progress(const std::string& name, std::int64_t done, std::int64_t of) {
 }
 
 std::int64_t rounds_of(const Job& ring_once, const Job& full) {
-  const auto calls = [](const Job& job) { return job.programs.front().schedule.size(); };
-  return std::clamp<std::int64_t>(
-      static_cast<std::int64_t>(calls(full) / std::max<std::size_t>(1, calls(ring_once))), 1, 4);
+  const auto calls = [](const Job& job) {
+    const std::vector<Call>& all = job.programs.front().schedule;
+    return std::count_if(all.begin(), all.end(), [&](const Call& call) {
+      return !job.bodies[static_cast<std::size_t>(call.body)].later;
+    });
+  };
+  return std::clamp<std::int64_t>(calls(full) / std::max<std::int64_t>(1, calls(ring_once)), 1, 4);
 }
 
 class Loop {

@@ -24,6 +24,7 @@ constexpr const char* kTensor = "parallel.tensor";
 constexpr const char* kContext = "parallel.context";
 constexpr const char* kExpert = "parallel.expert";
 constexpr const char* kExpertTensor = "parallel.expert_tensor";
+constexpr const char* kExpertOverlap = "parallel.expert_overlap";
 constexpr const char* kPipeline = "parallel.pipeline";
 constexpr const char* kVirtual = "parallel.virtual_stages";
 constexpr const char* kSequence = "parallel.sequence_parallel";
@@ -307,6 +308,9 @@ class Walk {
     if (cuts_experts() && !chosen_.contains(kExpertTensor)) {
       say(kExpertTensor, std::to_string(count(kTensor)), sets);
     }
+    const Json* overlap = stated(kExpertOverlap);
+    const bool alone = count(kExpert) == 1 || (count(kPipeline) > 1 && count(kVirtual) == 1);
+    if (overlap != nullptr && *overlap == true && alone) say(kExpertOverlap, "false", sets);
     // Left out, the data degree follows from the others, and the batch from it.
     if (data() > 0 && stated(kData) != nullptr) say(kData, std::to_string(data()), sets);
     const bool follows = stated(kGlobal) == nullptr && global_batch_ == count(kMicro) * data();

@@ -317,6 +317,9 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   EXPECT_EQ(more(weights, &Fusion::bias_gradients), 0);
   weights.bias = true;
   EXPECT_NEAR(more(weights, &Fusion::bias_gradients), 2.0 * 4096 * 8192 / 1e12 + 2.7e-6, 1e-9);
+  experts.bias = true;  // those of each expert
+  EXPECT_NEAR(more(experts, &Fusion::bias_gradients),
+              4 * (2.0 * 4096 * 8192 / 1e12 + 2e-6) + 0.7e-6, 1e-9);
   Norm norm{Pass::kForward, NormKind::kLayer, 8192, 4096, Dtype::kBf16};
   const auto plain_norm = [&](double bytes) {  // at 0.62 of the bandwidth
     return (kernel_seconds(norm, device) - 2e-6 + bytes / 1e12) / 0.62 -
