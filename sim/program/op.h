@@ -213,10 +213,6 @@ std::string_view pointwise_name(PointwiseKind kind);
 constexpr bool is_activation(PointwiseKind kind) {
   return kind >= PointwiseKind::kGelu && kind <= PointwiseKind::kSwigluOaiBackward;
 }
-constexpr bool is_gate(PointwiseKind kind) {
-  return kind == PointwiseKind::kSwiglu || kind == PointwiseKind::kGeglu ||
-         kind == PointwiseKind::kSwigluOai;
-}
 constexpr bool is_gate_gradient(PointwiseKind kind) {
   return kind == PointwiseKind::kSwigluBackward || kind == PointwiseKind::kGegluBackward ||
          kind == PointwiseKind::kSwigluOaiBackward;

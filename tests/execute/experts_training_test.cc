@@ -10,23 +10,17 @@
 namespace stepcast {
 namespace {
 
-// Four experts, two a token; a GELU's, and a gate's.
-Model experts_of(Model model) {
-  model.experts = 4;
-  model.experts_per_token = 2;
-  model.expert_ffn = 12;
-  return model;
-}
-Model mixtral(std::int64_t layers) { return experts_of(toy::llama(layers)); }
+// A gate's, and a GELU's.
+Model mixtral(std::int64_t layers) { return toy::of_experts(toy::llama(layers)); }
 Model gpt_of_experts(std::int64_t layers) {
-  Model model = experts_of(toy::gpt(layers));
+  Model model = toy::of_experts(toy::gpt(layers));
   model.mlp_bias = false;
   return model;
 }
 
 // Norms of queries and keys, tied embeddings.
 Model qwen_of_experts(std::int64_t layers) {
-  Model model = experts_of(toy::qwen(layers));
+  Model model = toy::of_experts(toy::qwen(layers));
   model.qkv_bias = model.post_norms = false;
   return model;
 }

@@ -25,12 +25,9 @@ Model latent(std::int64_t layers) {
 
 // Queries of the token itself, and experts behind.
 Model latent_of_experts(std::int64_t layers) {
-  Model model = latent(layers);
+  Model model = toy::of_experts(latent(layers));
   model.name = "latent of experts";
   model.q_rank = 0;
-  model.experts = 4;
-  model.experts_per_token = 2;
-  model.expert_ffn = 12;
   model.dense_layers = 1;
   return model;
 }
@@ -44,24 +41,17 @@ Model sliding(std::int64_t layers) {
   return model;
 }
 
-// Sinks, a window in every second layer, and experts with biases.
-Model gpt_oss(std::int64_t layers) {
+// Sinks, a window in every second layer, and biases.
+Model gpt_oss_of_one_expert(std::int64_t layers) {
   Model model = sliding(layers);
   model.name = "gpt-oss";
   model.attention_sinks = true;
   model.activation = Activation::kSwigluOai;
   model.qkv_bias = model.attention_output_bias = model.mlp_bias = true;
-  model.experts = 4;
-  model.experts_per_token = 2;
-  model.expert_ffn = 12;
   return model;
 }
 
-Model gpt_oss_of_one_expert(std::int64_t layers) {
-  Model model = gpt_oss(layers);
-  model.experts = model.experts_per_token = model.expert_ffn = 0;
-  return model;
-}
+Model gpt_oss(std::int64_t layers) { return toy::of_experts(gpt_oss_of_one_expert(layers)); }
 
 std::vector<TrainingCase> latent_cases() {
   TrainingCases cases;

@@ -21,6 +21,13 @@ Model qwen(std::int64_t layers) {
   return model;
 }
 
+Model of_experts(Model model) {
+  model.experts = 4;
+  model.experts_per_token = 2;
+  model.expert_ffn = 12;
+  return model;
+}
+
 }  // namespace toy
 
 Plan TrainingCases::first_plan(const Model& model) {

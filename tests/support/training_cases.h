@@ -19,6 +19,8 @@ Model gpt(std::int64_t layers);
 Model llama(std::int64_t layers);
 // Norms of queries and keys, a bias on qkv alone, tied embeddings, a norm behind each branch.
 Model qwen(std::int64_t layers);
+// With four experts of width 12, two a token.
+Model of_experts(Model model);
 }  // namespace toy
 
 struct TrainingCase {

@@ -47,6 +47,14 @@ void lay_out_again(const Plan& plan, const Model& model, std::int64_t pipeline,
   }
 }
 
+// Experts' exchanges beside other work, where the plan has that and, cut so, no longer can.
+void end_overlap(const Plan& plan, std::int64_t expert, std::int64_t pipeline, bool interleaved,
+                 std::vector<std::string>& sets) {
+  if (plan.expert_overlap && !can_overlap_experts(expert, pipeline, interleaved)) {
+    sets.emplace_back("parallel.expert_overlap=false");
+  }
+}
+
 std::vector<std::string> degrees(const Plan& plan, const Model& model, std::int64_t tensor,
                                  std::int64_t pipeline, std::int64_t data) {
   std::vector<std::string> sets;
@@ -62,14 +70,14 @@ std::vector<std::string> degrees(const Plan& plan, const Model& model, std::int6
   }
   if (pipeline != plan.pipeline) {
     sets.push_back(set_text("parallel.pipeline", pipeline));
-    const bool one = pipeline == 1 && plan.schedule == PipelineSchedule::kInterleaved;
+    const bool interleaved = plan.schedule == PipelineSchedule::kInterleaved;
+    const bool one = pipeline == 1 && interleaved;
     if (one) {
       sets.push_back("parallel.virtual_stages=1");
       sets.push_back("parallel.schedule=1f1b");
     }
     lay_out_again(plan, model, pipeline, one ? 1 : plan.virtual_stages, sets);
-    const bool plain = pipeline > 1 && plan.virtual_stages == 1;
-    if (plan.expert_overlap && plain) sets.emplace_back("parallel.expert_overlap=false");
+    end_overlap(plan, plan.expert, pipeline, interleaved, sets);
   }
   if (data != plan.data) {
     sets.push_back(set_text("parallel.data", data));
@@ -120,10 +128,11 @@ void add_context(const Plan& plan, const Model& model, std::vector<Change>& chan
 
 // Twice or half as many ranks share the experts.
 void add_experts(const Plan& plan, const Model& model, std::vector<Change>& changes) {
+  const bool interleaved = plan.schedule == PipelineSchedule::kInterleaved;
   const auto add = [&](const char* name, std::int64_t expert) {
     std::vector<std::string> sets = {set_text("parallel.expert", expert)};
     if (expert > 1 && plan.zero > 1) sets.push_back(set_text("sharding.zero", 1));
-    if (expert == 1 && plan.expert_overlap) sets.emplace_back("parallel.expert_overlap=false");
+    end_overlap(plan, expert, plan.pipeline, interleaved, sets);
     changes.push_back({name, std::move(sets)});
   };
   if (model.experts > 0 && model.experts % (2 * plan.expert) == 0) {
@@ -131,12 +140,10 @@ void add_experts(const Plan& plan, const Model& model, std::vector<Change>& chan
   }
   if (plan.expert % 2 == 0) add("expert / 2", plan.expert / 2);
   if (plan.expert * plan.expert_tensor == 1) return;
-  const bool alternates = plan.pipeline == 1 || plan.schedule == PipelineSchedule::kInterleaved;
-  if (plan.expert > 1 && !plan.expert_overlap && alternates) {
-    changes.push_back({"experts' exchanges overlapped", {"parallel.expert_overlap=true"}});
-  }
   if (plan.expert_overlap) {
     changes.push_back({"experts' exchanges by themselves", {"parallel.expert_overlap=false"}});
+  } else if (can_overlap_experts(plan.expert, plan.pipeline, interleaved)) {
+    changes.push_back({"experts' exchanges overlapped", {"parallel.expert_overlap=true"}});
   }
   const bool sent = plan.expert_exchange == ExpertExchange::kAllToAll;
   changes.push_back(
@@ -152,7 +159,7 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
                                                 : "parallel.schedule=1f1b"};
     if (chunks > 1 && plan.p2p_sync) sets.emplace_back("host.p2p_sync=false");
     if (chunks > 1 && plan.pass_sync) sets.emplace_back("host.pass_sync=false");
-    if (chunks == 1 && plan.expert_overlap) sets.emplace_back("parallel.expert_overlap=false");
+    end_overlap(plan, plan.expert, plan.pipeline, chunks > 1, sets);
     lay_out_again(plan, model, plan.pipeline, chunks, sets);
     changes.push_back({name, std::move(sets)});
   };
@@ -334,6 +341,10 @@ bool has_to_balance(StageLayout layout, const Model& model, std::int64_t pipelin
 std::int64_t most_context(std::int64_t sequence_length) {
   constexpr std::int64_t kTokens = 8192;
   return std::max<std::int64_t>(1, sequence_length / kTokens);
+}
+
+bool can_overlap_experts(std::int64_t expert, std::int64_t pipeline, bool interleaved) {
+  return expert > 1 && (pipeline == 1 || interleaved);
 }
 
 std::vector<Change> changes_of(const Plan& plan, const Model& model) {

@@ -40,6 +40,10 @@ bool has_to_balance(StageLayout layout, const Model& model, std::int64_t pipelin
 // 16), all ranks' products would be small for nothing.
 std::int64_t most_context(std::int64_t sequence_length);
 
+// Whether exchanges of experts can run beside another micro-batch's work (Plan::expert_overlap) in
+// a plan that is cut so.
+bool can_overlap_experts(std::int64_t expert, std::int64_t pipeline, bool interleaved);
+
 // A plan that differs by one step from this one, under a name that is the same for every plan.
 struct Change {
   std::string name;               // "tensor x 2"

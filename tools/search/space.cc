@@ -309,8 +309,8 @@ class Walk {
       say(kExpertTensor, std::to_string(count(kTensor)), sets);
     }
     const Json* overlap = stated(kExpertOverlap);
-    const bool alone = count(kExpert) == 1 || (count(kPipeline) > 1 && count(kVirtual) == 1);
-    if (overlap != nullptr && *overlap == true && alone) say(kExpertOverlap, "false", sets);
+    const bool kept = can_overlap_experts(count(kExpert), count(kPipeline), count(kVirtual) > 1);
+    if (overlap != nullptr && *overlap == true && !kept) say(kExpertOverlap, "false", sets);
     // Left out, the data degree follows from the others, and the batch from it.
     if (data() > 0 && stated(kData) != nullptr) say(kData, std::to_string(data()), sets);
     const bool follows = stated(kGlobal) == nullptr && global_batch_ == count(kMicro) * data();
