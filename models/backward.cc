@@ -139,6 +139,7 @@ Node Backward::make(const Node& forward, std::string_view suffix, Op op, Values 
   node.out = out;
   node.name += suffix;
   node.phase = Phase::kBackward;
+  node.read = HostRead::kNone;  // known from forward
   return node;
 }
 

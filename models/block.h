@@ -96,6 +96,14 @@ enum Module : std::uint16_t {
 // How a node is to be differentiated where its Op alone does not tell.
 enum class NodeUse : std::uint8_t { kPlain, kScores, kContext, kQkNorm };
 
+// What the host has to know before it can go on: it cannot issue the products of experts, or an
+// exchange of uneven parts, before the device has counted the rows of each.
+enum class HostRead : std::uint8_t {
+  kNone,
+  kMade,    // by this node
+  kNeeded,  // before this node is issued. The next exchange or the end lies behind it
+};
+
 // Up to eight values, in place.
 class Values {
  public:
@@ -126,6 +134,7 @@ struct Node {
   std::uint16_t modules = kModuleNone;
   NodeUse use = NodeUse::kPlain;
   Phase phase = Phase::kForward;
+  HostRead read = HostRead::kNone;
 };
 
 struct Block {

@@ -71,6 +71,7 @@ class FragmentWriter {
   void compute(const Node& node, const Op& op);
   EventId free_event();
   void exchange(std::int32_t at, const Exchange& exchange);
+  void read_by_host(const Node& node);
   bool is_product_on(std::int32_t at, ValueId taken, ValueId made) const;
   std::int16_t pieces(std::int32_t at, const Exchange& exchange) const;
 
@@ -84,6 +85,7 @@ class FragmentWriter {
   std::vector<std::int32_t> last_use_;
   std::vector<Flight> flights_;
   EventId next_event_ = 0;
+  bool unread_ = false;  // the event at kComputeReady is that of what the host needs
 };
 
 Operands FragmentWriter::operands(const Node& node) {
@@ -228,6 +230,12 @@ void FragmentWriter::exchange(std::int32_t at, const Exchange& exchange) {
   flights_.push_back(flight);
 }
 
+void FragmentWriter::read_by_host(const Node& node) {
+  if (node.read != HostRead::kNeeded || !unread_) return;
+  out_.code.emplace_back(HostWait{kComputeReady});
+  unread_ = false;
+}
+
 Fragment FragmentWriter::run() {
   const auto count = static_cast<std::int32_t>(nodes_.size());
   for (std::int32_t n = 0; n < count; ++n) {
@@ -239,6 +247,7 @@ Fragment FragmentWriter::run() {
   for (std::int32_t n = 0; n < count; ++n) {
     const Node& node = nodes_[static_cast<std::size_t>(n)];
     if (silent(node)) continue;
+    read_by_host(node);
     if (const auto* op = std::get_if<Op>(&node.work)) {
       settle_what_touches(node, Stream::kCompute, n - 1);
       compute(node, *op);
@@ -249,6 +258,10 @@ Fragment FragmentWriter::run() {
       settle_what_touches(node, stream_of(what.axes), n - 1);
       exchange(n, what);
       if (!options_.overlap && what.axes == AxisSet(Axis::kTensor)) settle(flights_.size() - 1, n);
+    }
+    if (node.read == HostRead::kMade) {
+      out_.code.emplace_back(Record{Stream::kCompute, kComputeReady});
+      unread_ = true;
     }
     for (ValueId v : node.in) free_if_done(v, n);
     for (ValueId v : node.out) free_if_done(v, n);

@@ -19,7 +19,7 @@ namespace stepcast {
 
 // Events of a rank, by use. Each is recorded again many times; a Wait stands right behind the
 // Record it means, or before the next one of the same event.
-inline constexpr EventId kComputeReady = 0;   // compute has made what a collective takes
+inline constexpr EventId kComputeReady = 0;   // compute has made what a collective or host takes
 inline constexpr EventId kTensorDone = 1;     // four, used in turn
 inline constexpr EventId kTensorDones = 4;
 inline constexpr EventId kReceived = 5;

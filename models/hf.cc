@@ -10,6 +10,7 @@
 // A layer that predicts a second token in training (num_nextn_predict_layers) is not read. Of a
 // model that also sees or hears, only the text model is read.
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -190,6 +191,7 @@ class Reader {
     m.attention_sinks = class_.gpt_oss;
     m.learned_positions = class_.gpt;
     m.rotary = !class_.gpt;
+    m.rotary_scale = read_rotary_scale();
     read_biases(m);
     read_window(m);
     m.qk_norm = class_.qk_norm;
@@ -261,6 +263,27 @@ class Reader {
     m.rotary_dim = object_.integer("qk_rope_head_dim", 64, kModelLimits.head_dim);
     m.value_dim = object_.integer("v_head_dim", 128, kModelLimits.head_dim);
     return m.rotary_dim + object_.integer("qk_nope_head_dim", 128, kModelLimits.head_dim);
+  }
+
+  // YaRN's factor of queries and keys, as transformers has it (modeling_rope_utils.py,
+  // _compute_yarn_parameters; GptOssConfig stretches 32 times unless told). Latent attention's goes
+  // into the softmax's scale.
+  double read_rotary_scale() const {
+    constexpr std::string_view kKey = "rope_scaling";
+    if (class_.gpt || class_.kv_rank > 0) return 1;
+    const auto factor_of = [](double stretched, double by) {
+      return stretched <= 1 ? 1.0 : 0.1 * by * std::log(stretched) + 1;
+    };
+    if (!object_.has(kKey)) return factor_of(class_.gpt_oss ? 32 : 1, 1);
+    const Object scaling = object_.object(kKey);
+    if (scaling.string("rope_type", scaling.string("type", "default")) != "yarn") return 1;
+    const double stretched = scaling.number("factor", 1.0, 1.0, 1e6);
+    const double all = scaling.number("mscale_all_dim", 0.0, 0.0, 1e3);
+    const double some = scaling.number("mscale", 0.0, 0.0, 1e3);
+    const double usual = some > 0 && all > 0
+                             ? factor_of(stretched, some) / factor_of(stretched, all)
+                             : factor_of(stretched, 1);
+    return scaling.number("attention_factor", usual, kRotaryScaleLeast, kRotaryScaleMost);
   }
 
   void read_experts(Model& m) const {

@@ -201,11 +201,13 @@ struct Plan {
   std::uint16_t filled = kFilledNorm | kFilledAttention | kFilledDropout | kFilledLoss |
                          kFilledCopy | kFilledExchange | kFilledMessage;
 
-  // host: where it waits until the device has done all that it has issued
+  // host: where it waits until the device has done all that it has issued, or what it has to read
   bool p2p_sync = false;               // at every message of the pipeline (Megatron-Core's
                                        // batch_p2p_sync)
   bool pass_sync = false;              // when a forward or a backward pass is issued, before what
                                        // it sends (Megatron-LM's timers until August 2022)
+  bool route_sync = false;             // at every router, forward: for the number of rows that each
+                                       // expert gets (Megatron-Core's dispatchers without capacity)
   bool optimizer_sync = false;         // before the updates: it reads the norm, or whether a loss
                                        // scale was too large
 

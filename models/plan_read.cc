@@ -297,6 +297,7 @@ void read_host(const Object& object, Plan& plan) {
   for (const char* of_device : {"launch", "pass", "route", "graphs"}) object.touch(of_device);
   plan.p2p_sync = object.boolean("p2p_sync", plan.p2p_sync);
   plan.pass_sync = object.boolean("pass_sync", plan.pass_sync);
+  plan.route_sync = object.boolean("route_sync", plan.route_sync);
   plan.optimizer_sync = object.boolean("optimizer_sync", plan.optimizer_sync);
   object.done();
 }
@@ -444,6 +445,7 @@ Json write_plan(const Plan& plan) {
   }
   json["host"] = {{"p2p_sync", plan.p2p_sync},
                   {"pass_sync", plan.pass_sync},
+                  {"route_sync", plan.route_sync},
                   {"optimizer_sync", plan.optimizer_sync}};
   json["allocator"] = {
       {"expandable_segments", plan.expandable_segments},

@@ -192,8 +192,9 @@ ValueId TransformerWriter::attention_core(Values heads_read) {
 
 // Of the first `width` columns of x, in place where y is x.
 ValueId TransformerWriter::rotary(std::string_view name, ValueId x, ValueId y, std::int64_t width) {
-  const Pointwise op{PointwiseKind::kRotary, tokens_, width, plan_.compute, plan_.compute,
-                     false, model_.head_dim};
+  Pointwise op{PointwiseKind::kRotary, tokens_, width, plan_.compute, plan_.compute, false,
+               model_.head_dim};
+  op.scale = model_.rotary_scale;
   block_.add(name, op, {x}, {y}, kModuleAttention | kModuleQkv);
   return y;
 }

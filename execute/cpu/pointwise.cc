@@ -218,6 +218,8 @@ void rotate(const Pointwise& op, const Work& work, Scratch<Real>& scratch, Real 
     Real* row = values<Real>(work.writes[0]) + i * width;
     for (std::int64_t head = op.head_dim - turned; head < op.columns; head += op.head_dim) {
       turn(in + head, turned / 2, turns, direction, row + head);
+      if (op.scale == 1) continue;
+      for (std::int64_t j = 0; j < turned; ++j) row[head + j] *= static_cast<Real>(op.scale);
     }
   }
 }

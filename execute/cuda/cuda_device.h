@@ -28,7 +28,7 @@ int cuda_device_of_process(int rank);
 struct CudaOptions {
   bool graphs = false;  // capture a step once and launch it whole: no gaps between kernels. Spans
                         // and the breakdown are then unknown: all of a step is Part::kOther.
-                        // REQUIRES: the Job has no Synchronize, which cannot be captured
+                        // REQUIRES: no Synchronize, no HostWait: they cannot be captured
   bool register_buffers = false;  // NCCL allocates the arena and knows it, so that it need not copy
                                   // through buffers of its own (NCCL 2.19 and later)
   bool alone = false;   // without the other ranks: what they would send is made up. For timing a

@@ -208,8 +208,8 @@ void rotary_kernels(const Pointwise& op, const Work& work, double base, Run run)
   STEPCAST_CHECK(op.head_dim > 0 && op.head_dim % 2 == 0, "rotary needs an even head_dim");
   const float direction = op.kind == PointwiseKind::kRotary ? 1 : -1;
   run(RotaryKernel{token_rows(work, op.rows), op.columns, work.writes[0].tensor->shape.sizes[1],
-                   static_cast<int>(op.head_dim), direction, base, view(work.reads[0]),
-                   view(work.writes[0])});
+                   static_cast<int>(op.head_dim), direction, static_cast<float>(op.scale), base,
+                   view(work.reads[0]), view(work.writes[0])});
 }
 
 template <class Run>

@@ -103,6 +103,9 @@ class Rendezvous {
           into.insert(into.end(), from.begin(), from.end());
         } else if (std::holds_alternative<Synchronize>(i)) {
           for (const Nodes& of : waits) host.insert(host.end(), of.begin(), of.end());
+        } else if (const auto* read = std::get_if<HostWait>(&i)) {
+          const Nodes& from = events[static_cast<std::size_t>(read->event)];
+          host.insert(host.end(), from.begin(), from.end());
         }
         const int stream = stream_index(i);
         if (stream == kStreams) continue;

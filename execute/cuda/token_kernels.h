@@ -76,15 +76,16 @@ struct AddPositionsBackward {
   }
 };
 
-// In place: of each row the first `columns` are heads of head_dim, of which the elements j and
-// j + head_dim / 2 turn by position / base^(2 j / head_dim). The angle is made in double, as it
-// reaches 10^5 turns; once a row for all heads.
+// In place: of each row the first `columns` are heads of head_dim, of which the elements j and j +
+// head_dim / 2 turn by position / base^(2 j / head_dim), times `scale`. The angle is made in
+// double, as it reaches 10^5 turns; once a row for all heads.
 struct RotaryKernel {
   static constexpr int kThreads = 128, kBlocksMin = 8;
   TokenRows tokens;
   std::int64_t columns = 0, width = 0;
   int head_dim = 0;
   float direction = 1;  // -1: back
+  float scale = 1;
   double base = 10000;
   ConstView x;
   View y;  // may be x
@@ -105,8 +106,8 @@ struct RotaryKernel {
     for (int j = t.thread; j < half; j += t.threads) {
       const double exponent = 2.0 * j / head_dim;
       const double angle = static_cast<double>(tokens.position(i)) / std::pow(base, exponent);
-      cosines[j] = static_cast<float>(std::cos(angle));
-      sines[j] = static_cast<float>(std::sin(angle)) * direction;
+      cosines[j] = static_cast<float>(std::cos(angle)) * scale;
+      sines[j] = static_cast<float>(std::sin(angle)) * direction * scale;
     }
     sync();
     const bool wide = half % kWide == 0 && width % kWide == 0 && all_aligned(x, y);

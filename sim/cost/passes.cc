@@ -215,6 +215,24 @@ Passes limits(const Pointwise& p, const Fusion& fusion, const Passes& gates) {
   return {passes.bytes + each * size, passes.kernels + (forward ? 3 : 7)};
 }
 
+// A copy to fp32, the product of complex numbers, a copy back (torchtitan, as Meta's models). Or
+// Megatron-Core's rotation with a factor, which its fused kernel refuses (megatron/core/models/
+// common/embeddings/rope_utils.py, apply_rotary_pos_emb), of queries and again of keys. Half a head
+// is negated, both halves are joined; products with cosines and sines, which are broadcast, their
+// sum, and a copy (a join with columns that are not rotated, of which there are none); besides six
+// small kernels for cosines and sines. Backward both products, what was negated, the halves joined,
+// zeros for the columns that are none, and three gradients added up. Of 2 bytes an element each
+// way, the Op's own, so much more:
+Passes rotation(const Pointwise& p, const Fusion& fusion) {
+  const double elements = count(p.rows, p.columns);
+  if (!fusion.rotary) return {16 * elements, 2};
+  if (fusion.scaled_rotary || p.scale == 1) return {};
+  const double size = elements * static_cast<double>(dtype_size(p.dtype));
+  const bool forward = p.kind == PointwiseKind::kRotary;
+  const double each = 5 * kUnlike + (forward ? 2 + 3 + 2 : 2 + 1 + 6);
+  return {(each - 2) * size, forward ? 2 * 12 - 1.0 : 2 * 7 - 1.0};
+}
+
 // Its biases of experts' second products (megatron/core/transformer/moe/experts.py, _apply_bias),
 // in fp32 as the router's weights are. Of each expert bias times weights, broadcast, and the sum;
 // all joined, and copied back: 4 and 20 + 2 c bytes an element of c. Backward: the copies to fp32
@@ -249,10 +267,8 @@ Passes unfused(const Pointwise& p, const Fusion& fusion) {
     case PointwiseKind::kSwigluOaiBackward: return limits(p, fusion, {2 * each, 2});
     case PointwiseKind::kAddExpertBias:
     case PointwiseKind::kAddExpertBiasBackward: return expert_biases(p, fusion);
-    // A copy to fp32, the product of complex numbers, a copy back (torchtitan, as Meta's models).
     case PointwiseKind::kRotary:
-    case PointwiseKind::kRotaryBackward:
-      return fusion.rotary ? Passes{} : Passes{16 * elements, 2};
+    case PointwiseKind::kRotaryBackward: return rotation(p, fusion);
     case PointwiseKind::kSoftmax:  // what is masked is read, too
       return fusion.softmax ? Passes{} : Passes{(p.causal ? 2.5 : 2) * each, 2};
     case PointwiseKind::kSoftmaxBackward:

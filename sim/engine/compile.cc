@@ -368,6 +368,9 @@ class Compiler {
     emit(MicroKind::kWait, wait.stream).other = event_register(wait.event);
   }
   void add(const Synchronize&) { emit(MicroKind::kSynchronize, Stream::kCompute); }
+  void add(const HostWait& wait) {
+    emit(MicroKind::kHostWait, Stream::kCompute).other = event_register(wait.event);
+  }
   void add(const Alloc&) {}
   void add(const Free&) {}
   void add(const Mark&) {}

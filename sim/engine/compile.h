@@ -32,6 +32,7 @@ enum class MicroKind : std::uint8_t {
   kRecord,       // other: the event's register
   kWait,         // other: the event's register
   kSynchronize,  // the host waits for all of Code::streams
+  kHostWait,     // the host waits; other: the event's register
   kPass,         // the host prepares a pass for `duration`; no instruction of the Job
   kSegment,      // other: index of Code::segments; what follows may be remembered
   kSegmentEnd,   // other: the same

@@ -15,6 +15,7 @@
 //   Receive                     host += issue; clock = latest of clock, host, the message's arrival
 //   Record, Wait                event = clock; clock = later(clock, event)
 //   Synchronize                 host = latest of host and all the rank's clocks
+//   HostWait                    host = later(host, event)
 //   Alloc, Free, Mark           no time
 // Before a call of a pass (a body of forward or backward with kernels, and no later part of one):
 // host += pass. A fill in a pass (a Pointwise kFill: of a new tensor) takes the host `fill`, not

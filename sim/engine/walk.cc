@@ -386,6 +386,9 @@ void Walk::advance(std::int32_t index) {
         break;
       case MicroKind::kWait: wait(here, *at); break;
       case MicroKind::kSynchronize: synchronize(here); break;
+      case MicroKind::kHostWait:
+        here.clocks[kHostRegister] = later(here.clocks[kHostRegister], here.clocks[at->other]);
+        break;
       case MicroKind::kPass: here.clocks[kHostRegister] += at->duration; break;
       case MicroKind::kSegment:
         if (memo_.recall(at->other, here.clocks, here.causes, here.time->breakdown)) {

@@ -90,6 +90,7 @@ struct Fusion {
   bool qkv_gradients = true;   // false: attention leaves three, which are then put side by side
   bool norms = true;           // false: RMSNorm is written in PyTorch's operations, in fp32
   bool rotary = true;          // false: and so is the rotation of queries and keys
+  bool scaled_rotary = true;   // false: one with a factor is six operations (Megatron-Core)
   bool gates = true;           // false: activation and product of a gated MLP one by one
   bool update = true;          // false: fp32 gradients, their norm, clipping, the copy to weights
   bool lookups = true;         // false: the embedding is the product with a one-hot matrix

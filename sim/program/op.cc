@@ -15,9 +15,11 @@
 #include "sim/program/op.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <initializer_list>
 #include <tuple>
+#include <type_traits>
 
 namespace stepcast {
 
@@ -332,7 +334,7 @@ auto fields(const Attention& a) {
 auto fields(const Norm& n) { return std::tie(n.pass, n.kind, n.rows, n.columns, n.dtype); }
 auto fields(const Pointwise& p) {
   return std::tie(p.kind, p.rows, p.columns, p.dtype, p.output, p.causal, p.head_dim, p.scores,
-                  p.weighted, p.rotated, p.experts);
+                  p.weighted, p.rotated, p.experts, p.scale);
 }
 auto fields(const Gather& g) {
   return std::tie(g.pass, g.rows, g.columns, g.vocabulary, g.dtype, g.gradient);
@@ -435,12 +437,25 @@ Bytes traffic(const Op& op) {
   return sum.bytes();
 }
 
+namespace {
+
+template <class Field>
+std::uint64_t hashed_word(const Field& field) {
+  if constexpr (std::is_same_v<Field, double>) {
+    return std::bit_cast<std::uint64_t>(field);
+  } else {
+    return static_cast<std::uint64_t>(field);
+  }
+}
+
+}  // namespace
+
 std::size_t hash_value(const Op& op) {
   std::uint64_t hash = op.index();
   std::visit(
       [&](const auto& o) {
         std::apply(
-            [&](const auto&... f) { ((hash = mix(hash, static_cast<std::uint64_t>(f))), ...); },
+            [&](const auto&... f) { ((hash = mix(hash, hashed_word(f))), ...); },
             fields(o));
       },
       op);

@@ -230,6 +230,9 @@ inline constexpr double kMaskedScore = -10000;
 // Rates that dropout may have: its probability to zero an element.
 inline constexpr double kDropoutLeast = 1e-6, kDropoutMost = 1 - 1e-6;
 
+// Factors that a rotation may have.
+inline constexpr double kRotaryScaleLeast = 0.1, kRotaryScaleMost = 10;
+
 struct Pointwise {
   PointwiseKind kind = PointwiseKind::kAdd;
   std::int64_t rows = 0, columns = 0;
@@ -242,6 +245,7 @@ struct Pointwise {
   std::int64_t rotated = 0;          // kRotary and its backward, in place: of a head's columns only
                                      // the last so many; 0: all
   std::int64_t experts = 0;          // kAddExpertBias and its backward: how many the rows are of
+  double scale = 1;                  // kRotary and its backward: of the columns that it rotates
   bool operator==(const Pointwise&) const = default;
 };
 

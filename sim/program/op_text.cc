@@ -7,7 +7,7 @@
 //   attention forward batch=1 ... queries=2048 keys=8192 head_dim=128 bf16 causal gathered
 //   attention forward batch=1 ... queries=2048 keys=1024 head_dim=128 bf16 step=3
 //   attention forward batch=1 ... head_dim=192 value_dim=128 bf16 causal window=1024
-//   pointwise rotary 4096x5120 bf16 head_dim=128
+//   pointwise rotary 4096x5120 bf16 head_dim=128 scale 1.5
 //   norm backward rms 4096x8192 bf16            pointwise softmax 4096x4096 bf16 output=bf16 causal
 //   pointwise dropout 4096x4096 bf16 scores
 //   gather forward 4096x8192 vocabulary=50257 bf16 gradient=fp32
@@ -102,6 +102,7 @@ void print(std::string& out, const Pointwise& p) {
   if (p.causal) append(out, " causal");
   if (p.head_dim != 0) append(out, " head_dim=", p.head_dim);
   if (p.rotated != 0) append(out, " rotated=", p.rotated);
+  if (p.scale != 1) append(out, " scale ", p.scale);
   if (p.scores) append(out, " scores");
   if (p.weighted) append(out, " weighted");
   if (p.experts != 0) append(out, " experts=", p.experts);
@@ -231,6 +232,7 @@ Op read_pointwise(Tokens& in) {
   if (p.head_dim > 0 && in.peek().starts_with("rotated=")) {
     p.rotated = in.integer("rotated=", 1, p.head_dim);
   }
+  if (p.head_dim > 0 && in.take("scale")) p.scale = in.real(kRotaryScaleLeast, kRotaryScaleMost);
   p.scores = p.kind == PointwiseKind::kDropout && in.take("scores");
   p.weighted = is_activation(p.kind) && in.take("weighted");
   if (p.kind == PointwiseKind::kAddExpertBias ||

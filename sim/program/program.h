@@ -8,11 +8,11 @@
 //   Body     = a straight list of Instructions ("forward of 10 layers", "optimizer")
 //   Call     = body + chunk + micro-batch: 512 micro-batches do not repeat the text
 //
-// A rank's host issues its instructions in order, ahead of the device, except past a Synchronize.
-// Those on one stream run in order; streams run side by side; Record and Wait tie them together as
-// events do in CUDA. Bodies name tensors by number; which *instance* is meant follows from the
-// Call, by the tensor's Scope. So stages and virtual stages (chunks) that hold the same kind of
-// layers share one body.
+// A rank's host issues its instructions in order, ahead of the device, except past a Synchronize or
+// a HostWait. Those on one stream run in order; streams run side by side; Record and Wait tie them
+// together as events do in CUDA. Bodies name tensors by number; which *instance* is meant follows
+// from the Call, by the tensor's Scope. So stages and virtual stages (chunks) that hold the same
+// kind of layers share one body.
 //
 // Messages: a Send never blocks its rank's other streams; between two neighbours, messages of one
 // stream arrive in the order in which they were sent (FIFO), and each meets exactly one Receive.
@@ -202,11 +202,17 @@ struct Wait {
 // The host issues nothing later before all that the rank's streams hold so far is done: the queues
 // are empty then, as after cudaDeviceSynchronize. It orders nothing that Record and Wait do not.
 struct Synchronize { bool operator==(const Synchronize&) const = default; };
+// The host issues nothing later before the event's latest Record, as after cudaEventSynchronize. It
+// orders nothing that Record and Wait do not.
+struct HostWait {
+  EventId event = 0;
+  bool operator==(const HostWait&) const = default;
+};
 // No work: names what follows, for people ("layer 3").
 struct Mark { Label label; bool operator==(const Mark&) const = default; };
 
-using Instruction =
-    std::variant<Compute, Collective, Send, Receive, Alloc, Free, Record, Wait, Synchronize, Mark>;
+using Instruction = std::variant<Compute, Collective, Send, Receive, Alloc, Free, Record, Wait,
+                                 Synchronize, HostWait, Mark>;
 
 struct Body {
   std::string name;                     // "forward", "backward last", "optimizer"
@@ -328,7 +334,7 @@ Job parse_job(std::string_view text, std::string_view file);
 //     across streams: the reader's stream has waited for the writer), freed once, and not while
 //     resident; what is allocated in the step is freed by its end (a Free does not wait for a Send
 //     that still reads: the memory is given back when the message has left, as with record_stream)
-//   * a stream waits only for events that were recorded
+//   * a stream, or the host, waits only for events that were recorded
 //   * every Send meets its Receive in order, with equal bytes and the same chunk-to-chunk
 //     hop and micro-batch; members of a group issue the same collectives in the same order
 //   * no deadlock: with every Receive and every collective across stages blocking in program order,

@@ -386,9 +386,11 @@ class Parser {
       return Wait{on, event(line)};
     }
     if (line.take("synchronize")) return Synchronize{};
+    if (line.take("host_wait")) return HostWait{event(line)};
     if (line.take("mark")) return Mark{label(line)};
     line.fail(
-        "compute, collective, send, receive, alloc, free, record, wait, synchronize, mark or end");
+        "compute, collective, send, receive, alloc, free, record, wait, synchronize, host_wait, "
+        "mark or end");
   }
 
   Instruction read_compute(Tokens& line, Body& body) {

@@ -211,6 +211,7 @@ class Printer {
         [&](const Record& r) { append(out_, "record ", stream_name(r.stream), ' ', r.event); },
         [&](const Wait& w) { append(out_, "wait ", stream_name(w.stream), ' ', w.event); },
         [&](const Synchronize&) { append(out_, "synchronize"); },
+        [&](const HostWait& w) { append(out_, "host_wait ", w.event); },
         [&](const Mark& m) {
           append(out_, "mark ");
           print_label(m.label);

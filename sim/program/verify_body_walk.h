@@ -210,6 +210,9 @@ class BodyWalk {
           return std::string();
         },
         [&](const Wait& w) { return wait(w, before[static_cast<std::size_t>(w.event)]); },
+        [&](const HostWait& w) {
+          return check_recorded(w.event, before[static_cast<std::size_t>(w.event)]);
+        },
         [](const auto&) { return std::string(); });
   }
 
@@ -227,16 +230,20 @@ class BodyWalk {
     return fault;
   }
 
+  std::string check_recorded(EventId id, StreamMask before) const {
+    if (events_[static_cast<std::size_t>(id)].walk == walk_ || before != 0) return "";
+    std::string fault;
+    append(fault, "waits for event ", id, ", which was never recorded");
+    return fault;
+  }
+
   // Waiting moves the stream on, if it learns something: who knew it before does not know that.
   std::string wait(const Wait& wait, StreamMask before) {
     const std::size_t stream = index_of(wait.stream);
     const Event& event = events_[static_cast<std::size_t>(wait.event)];
     const bool here = event.walk == walk_;
-    if (!here && before == 0) {
-      std::string fault;
-      append(fault, "waits for event ", wait.event, ", which was never recorded");
-      return fault;
-    }
+    std::string fault = check_recorded(wait.event, before);
+    if (!fault.empty()) return fault;
     bool learns = false;
     for (std::size_t w = 0; w < kStreams; ++w) {
       const bool known = (static_cast<unsigned>(before) >> w & 1u) != 0;

@@ -13,12 +13,20 @@
 #include "sim/program/verify_body_walk.h"
 
 #include <map>
+#include <optional>
 
 namespace stepcast {
 
 namespace {
 
 using namespace lifetimes;
+
+// The event that an instruction makes a stream or the host wait for.
+std::optional<EventId> awaited(const Instruction& instruction) {
+  if (const Wait* w = std::get_if<Wait>(&instruction)) return w->event;
+  if (const HostWait* w = std::get_if<HostWait>(&instruction)) return w->event;
+  return std::nullopt;
+}
 
 // Walks the schedules, call by call, over the table of transitions.
 class LifetimeWalk {
@@ -47,9 +55,9 @@ class LifetimeWalk {
         const auto event = static_cast<std::size_t>(r->event);
         if (!recorded[event]) use.records.push_back(r->event);
         recorded[event] = true;
-      } else if (const Wait* w = std::get_if<Wait>(&instruction)) {
-        const auto event = static_cast<std::size_t>(w->event);
-        if (!recorded[event] && !imported[event]) use.imports.push_back(w->event);
+      } else if (const std::optional<EventId> waited = awaited(instruction)) {
+        const auto event = static_cast<std::size_t>(*waited);
+        if (!recorded[event] && !imported[event]) use.imports.push_back(*waited);
         imported[event] = true;
       }
     }

@@ -219,6 +219,7 @@ class BodyChecker {
         [&](const Record& r) { return check_event(r.event); },
         [&](const Wait& w) { return check_event(w.event); },
         [](const Synchronize&) { return std::string(); },
+        [&](const HostWait& w) { return check_event(w.event); },
         [&](const Mark& m) { return check_label(m.label); });
   }
 

@@ -74,6 +74,61 @@ TEST(Experts, SendAgainWhatIsRunAgain) {
   EXPECT_EQ(of_a_layer(plan), once + 2 * forward);
 }
 
+// What the host does around its waits in the bodies of a phase: the kernel before the event's
+// Record, then what it issues between that and the wait, and behind it.
+std::vector<std::string> host_reads(const Job& job, std::string_view body_name) {
+  const auto name_of = [&](const Instruction& instruction) -> std::string {
+    const auto of = [&](Label label) { return job.names[static_cast<std::size_t>(label.name)]; };
+    if (const auto* c = std::get_if<Compute>(&instruction)) return of(c->label);
+    if (const auto* c = std::get_if<Collective>(&instruction)) return of(c->label);
+    return "";
+  };
+  std::vector<std::string> reads;
+  for (const Body& body : job.bodies) {
+    if (body.name != body_name) continue;
+    std::string story, last;
+    bool open = false;
+    for (const Instruction& instruction : body.code) {
+      const auto* record = std::get_if<Record>(&instruction);
+      if (record != nullptr && record->stream == Stream::kCompute && !open) story = last + " |";
+      if (std::holds_alternative<HostWait>(instruction)) story += " wait", open = true;
+      const std::string name = name_of(instruction);
+      if (name.empty()) continue;
+      story += " " + name, last = name;
+      if (open) reads.push_back(story);
+      open = false;
+    }
+  }
+  return reads;
+}
+
+TEST(Experts, LetTheHostReadHowManyRowsEachGets) {
+  using ::testing::AllOf;
+  using ::testing::Each;
+  using ::testing::SizeIs;
+  constexpr std::int64_t kLayers = 3;
+  Plan plan = spread(4);
+  EXPECT_THAT(host_reads(lowered_mixture(mixture(kLayers), plan), "forward"), SizeIs(0));
+  plan.route_sync = true;
+  const auto read = [&](const Plan& asked, std::string_view body) {
+    return host_reads(lowered_mixture(mixture(kLayers), asked), body);
+  };
+  EXPECT_THAT(read(plan, "forward"),
+              AllOf(SizeIs(kLayers), Each("router.choice | experts.permute wait "
+                                          "experts.tokens.all_to_all")));
+  EXPECT_THAT(read(plan, "backward"), SizeIs(0));
+  plan.recompute = Recompute::kFull;
+  EXPECT_THAT(read(plan, "backward"), SizeIs(kLayers));
+  plan.recompute = Recompute::kNone;
+  plan.expert_exchange = ExpertExchange::kAllGather;
+  EXPECT_THAT(read(plan, "forward"),
+              AllOf(SizeIs(kLayers), Each("experts.choice | wait experts.permute")));
+  Plan alone = spread(1);
+  alone.route_sync = true;
+  EXPECT_THAT(read(alone, "forward"),
+              AllOf(SizeIs(kLayers), Each("router.choice | experts.permute wait experts.fc1")));
+}
+
 // However experts are spread, a rank works on as many rows: with a factor of 1, k for each token of
 // its own. Forward and backward take 6 FLOPs a weight and row, of three matrices and the router.
 TEST(Experts, WorkOnAsManyRowsHoweverTheyAreSpread) {

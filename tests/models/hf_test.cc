@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "models/model.h"
@@ -271,6 +272,26 @@ TEST(HuggingFace, ReadsGptOss) {
   EXPECT_THAT(hf_error(small("gpt_oss", R"("mlp_bias": false)")), HasSubstr("always has biases"));
   EXPECT_THAT(hf_error(small("gpt_oss", R"("swiglu_limit": 5.0)")),
               AllOf(HasSubstr("swiglu_limit"), HasSubstr("7.0"), HasSubstr("not covered")));
+}
+
+// 0.1 ln s + 1, unless it is said otherwise.
+TEST(HuggingFace, ReadsTheFactorOfStretchedPositions) {
+  const auto read = [](const char* type, const std::string& scaling) {
+    const std::string more = R"("rope_scaling": {)" + scaling + "}";
+    return read_hf(small(type, scaling.empty() ? "" : more)).rotary_scale;
+  };
+  EXPECT_EQ(read("llama", ""), 1);
+  EXPECT_EQ(read("llama", R"("rope_type": "llama3", "factor": 8.0)"), 1);
+  EXPECT_DOUBLE_EQ(read("qwen2", R"("type": "yarn", "factor": 4.0)"), 0.1 * std::log(4) + 1);
+  EXPECT_EQ(read("qwen2", R"("rope_type": "yarn", "factor": 4, "attention_factor": 1.5)"), 1.5);
+  EXPECT_DOUBLE_EQ(
+      read("qwen2", R"("rope_type": "yarn", "factor": 4, "mscale": 2, "mscale_all_dim": 1)"),
+      (0.2 * std::log(4) + 1) / (0.1 * std::log(4) + 1));
+  EXPECT_DOUBLE_EQ(read("gpt_oss", ""), 0.1 * std::log(32) + 1);  // its class's
+  EXPECT_EQ(read("gpt_oss", R"("rope_type": "default")"), 1);
+  EXPECT_EQ(read("deepseek_v3", R"("type": "yarn", "factor": 40)"), 1);  // in the softmax's scale
+  EXPECT_THAT(hf_error(small("qwen2", R"("rope_scaling": {"type": "yarn", "factor": -1})")),
+              HasSubstr("rope_scaling.factor"));
 }
 
 TEST(HuggingFace, ReadsSlidingWindows) {

@@ -296,6 +296,18 @@ TEST(Preset, RefusesKeysOfExpertsThatDoNotFit) {
               AllOf(HasSubstr("shared_ffn"), HasSubstr("no experts")));
 }
 
+TEST(Preset, HasAFactorOnlyOfWhatIsRotated) {
+  const std::string rest = R"("layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
+                           "positions": 32, "ffn": 96})";
+  EXPECT_EQ(read_plain("{" + rest).rotary_scale, 1);
+  EXPECT_EQ(read_plain(R"({"rotary_scale": 1.25, )" + rest).rotary_scale, 1.25);
+  EXPECT_THAT(model_error(R"({"rotary_scale": 0, )" + rest), HasSubstr("rotary_scale"));
+  EXPECT_THAT(model_error(R"({"rotary_scale": 1.25, "rotary": false, )" + rest),
+              HasSubstr("nothing is rotated"));
+  EXPECT_THAT(model_error(R"({"rotary_scale": 1.25, "kv_rank": 8, "rotary_dim": 4, )" + rest),
+              HasSubstr("without latent attention"));
+}
+
 TEST(Preset, NeedsAnFfnWhereTheMlpIsGated) {
   EXPECT_THAT(model_error(R"({"layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
                            "positions": 32})"),

@@ -147,10 +147,10 @@ TEST(Plan, ReadsEverySection) {
       "dropout": true, "dropout_rate": 0.2, "clip_gradients": false,
       "deterministic": true, "filled": ["message", "product"],
       "loss": "transformer_engine", "allocator": {"blas_workspace": "32 MiB"},
-      "host": {"launch": "4 us", "optimizer_sync": true},
+      "host": {"launch": "4 us", "route_sync": true, "optimizer_sync": true},
       "buffers": {"weight_gradient_placeholders": true, "gather_buffer": true,
                   "kernel_workspace": "4 MiB"}})");
-  EXPECT_TRUE(plan.optimizer_sync);
+  EXPECT_TRUE(plan.optimizer_sync && plan.route_sync);
   EXPECT_FALSE(plan.p2p_sync || plan.pass_sync);
   EXPECT_EQ(plan.ranks(), 1024);
   EXPECT_EQ(plan.micro_batches(), 32);

@@ -138,6 +138,11 @@ class Graph {
               at(w.stream) = add(Instant(), Duration(), at(w.stream));
               nodes_[at(w.stream)].before.push_back(by);
             },
+            [&](const HostWait& w) {
+              host = add(Instant(), Duration(), host);
+              const std::size_t by = event[static_cast<std::size_t>(w.event)];
+              if (by != kNone) nodes_[host].before.push_back(by);
+            },
             [&](const Synchronize&) {
               host = add(Instant(), Duration(), host);
               for (const std::size_t last : stream) {

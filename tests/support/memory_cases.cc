@@ -197,6 +197,10 @@ void rotate_there_and_back(TwoSidedOp& on) {
       on.run(Pointwise{PointwiseKind::kRotary, 6, 2 * dim, dtype, dtype, false, dim}, {&q},
              {&turned});
       on.expect_close(turned, tolerance(dtype));
+      Pointwise scaled{PointwiseKind::kRotary, 6, 2 * dim, dtype, dtype, false, dim};
+      scaled.scale = 1.25;
+      on.run(scaled, {&q}, {&turned});
+      on.expect_close(turned, tolerance(dtype));
     }
   }
   on.place.batch.sequence_length = 131072;

@@ -80,7 +80,9 @@ class Writer {
         add(Alloc{live.back().tensor});
         fill(live.back().tensor);
       } else if (choice == 4) {
-        add(waits_ ? Instruction(Synchronize{}) : Instruction(Mark{}));
+        add(below(2) == 0 ? Instruction(HostWait{kLoose})
+            : waits_     ? Instruction(Synchronize{})
+                         : Instruction(Mark{}));
       } else if (choice == 5) {
         add(Record{kSome[below(4)], kLoose});
       } else if (choice == 6) {

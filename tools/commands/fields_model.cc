@@ -63,6 +63,8 @@ std::vector<Field> model_fields() {
             "A table of positions is added to the embedding (style gpt: true)."),
       field(Form::kSwitch, "model.rotary", "true",
             "Queries and keys are rotated by their position (style gpt: false)."),
+      field(Form::kNumber, "model.rotary_scale", "1",
+            "Times so much: the attention factor of YaRN (gpt-oss: 1.3466)."),
       field(Form::kSwitch, "model.qkv_bias", "false",
             "Biases of the query, key and value projections (style gpt: true)."),
       field(Form::kSwitch, "model.attention_output_bias", "false",

@@ -45,6 +45,17 @@ std::int64_t expert_tensor_of(const Json& row, std::int64_t tensor, bool& stated
   return degree.value_or(has(framework, "megatron-bridge") ? 1 : tensor);
 }
 
+// Whether experts have places: tokens beyond are dropped, places without one filled up, so that
+// the host knows how many rows each gets. By the sources that configs/published/README.md names.
+bool fills_places(const Json& row) {
+  if (switch_of(flags_of(row), "moe-pad-expert-input-to-capacity") == true) return true;
+  if (has(text_of(section_of(row, "source"), "table"), "(tokendrop)")) return true;
+  if (member(section_of(section_of(row, "model"), "extra"), "moe_capacity_factor")) return true;
+  const Json& software = section_of(row, "software");
+  return has(lower(text_of(software, "framework")), "nemo/megatron-core") &&
+         text_of(section_of(software, "extra"), "release") != "24.05";
+}
+
 }  // namespace
 
 RunExperts run_experts(const Json& row, std::int64_t ffn, std::vector<std::string>& assumed) {
@@ -120,6 +131,7 @@ void ask_experts(const Json& row, std::int64_t tensor, Json& what_if,
   if (!capacity) capacity = number_of(flags_of(row), "moe-expert-capacity-factor");
   if (!capacity) assumed.emplace_back("capacity_factor (1: each expert gets as many tokens)");
   what_if["capacity_factor"] = capacity.value_or(1);
+  if (fills_places(row)) what_if["host"]["route_sync"] = false;
   // Kernels of their own for permutes and routers, where the row says it.
   constexpr std::pair<const char*, const char*> kFusions[] = {{"permute", "permutes"},
                                                               {"router", "routers"}};

@@ -4,6 +4,7 @@
 // name. One pass over the fields.
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <regex>
 #include <utility>
 
@@ -257,6 +258,7 @@ void write_style(const Json& row, const RunShape& shape, Json& model,
   if (squared) model["dropout"] = false;
   if (has_word(lower(text_of(section_of(row, "model"), "name")), "gpt-oss")) {
     model["activation"] = "swiglu_oai";
+    model["rotary_scale"] = 0.1 * std::log(32.0) + 1;  // YaRN's, for 4,096 positions stretched
     for (const char* part : {"attention_sinks", "qkv_bias", "attention_output_bias", "mlp_bias"}) {
       model[part] = true;
     }

@@ -423,6 +423,9 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   const Json* scope = member(recipe, "cuda_graph_scope");
   const bool routed = scope != nullptr && has(scope->dump(), "moe_router");
   if (whole) what_if["host"]["launch"] = "0 us";
+  if (whole && member(what_if, "capacity_factor") != nullptr) {
+    what_if["host"]["route_sync"] = false;
+  }
   if (whole || routed) what_if["host"]["route"] = "0 us";
   const Json& run = section_of(section_of(row, "software"), "extra");
   if (const auto scan = switch_of(run, "scan_layers")) what_if["scan_layers"] = *scan;

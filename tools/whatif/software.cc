@@ -31,6 +31,7 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.qkv_gradients = object.boolean("qkv_gradients", fusion.qkv_gradients);
   fusion.norms = object.boolean("norms", fusion.norms);
   fusion.rotary = object.boolean("rotary", fusion.rotary);
+  fusion.scaled_rotary = object.boolean("scaled_rotary", fusion.scaled_rotary);
   fusion.gates = object.boolean("gates", fusion.gates);
   fusion.update = object.boolean("update", fusion.update);
   fusion.lookups = object.boolean("lookups", fusion.lookups);
@@ -48,7 +49,9 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.casts = object.boolean("casts", fusion.casts);
   object.done();
   const Object host = root.object("host");
-  for (const char* of_plan : {"p2p_sync", "pass_sync", "optimizer_sync"}) host.touch(of_plan);
+  for (const char* of_plan : {"p2p_sync", "pass_sync", "route_sync", "optimizer_sync"}) {
+    host.touch(of_plan);
+  }
   device.launch = host.seconds("launch", device.launch);
   if (!(device.launch >= Seconds(0))) host.fail("launch", "must not be negative");
   device.pass = host.seconds("pass", device.pass);
@@ -72,6 +75,7 @@ Json write_software(const Device& device) {
                 {"qkv_gradients", fusion.qkv_gradients},
                 {"norms", fusion.norms},
                 {"rotary", fusion.rotary},
+                {"scaled_rotary", fusion.scaled_rotary},
                 {"gates", fusion.gates},
                 {"update", fusion.update},
                 {"lookups", fusion.lookups},
@@ -94,15 +98,17 @@ Json write_software(const Device& device) {
                 {"graphs", device.graphs}}}};
 }
 
-void suit_device(const Object& root, Plan& plan, Device& device) {
+void suit_device(const Object& root, const Model& model, Plan& plan, Device& device) {
   Fusion& fusion = device.kernels.fusion;
   fusion.loss = loss_kernels(plan.loss);
   fusion.gradient_fill = plan.fills(kFilledProduct);
-  const bool waits = plan.pass_sync || plan.optimizer_sync || (plan.p2p_sync && plan.pipeline > 1);
+  const bool waits = plan.pass_sync || plan.optimizer_sync ||
+                     (plan.p2p_sync && plan.pipeline > 1) ||
+                     (plan.route_sync && model.experts > 0);
   if (device.graphs && waits) {
     root.object("host").fail("graphs",
                              "the host waits inside the step, which no graph can hold; set graphs "
-                             "to false, or p2p_sync, pass_sync and optimizer_sync");
+                             "to false, or p2p_sync, pass_sync, route_sync and optimizer_sync");
   }
   const Object precision = root.object("precision");
   // Volta: PyTorch's bf16 products do without the matrix units there.

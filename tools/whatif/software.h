@@ -17,6 +17,6 @@ Json write_software(const Device& device);
 
 // Plan and device made to suit each other: whose kernels the loss is, what is filled before it is
 // written, which copies of 8-bit operands are kept. Throws Error where they cannot.
-void suit_device(const Object& root, Plan& plan, Device& device);
+void suit_device(const Object& root, const Model& model, Plan& plan, Device& device);
 
 }  // namespace stepcast

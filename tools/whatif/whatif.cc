@@ -205,7 +205,7 @@ WhatIf read_rest(Document document, const References& references) {
   read_software(root, references.profile.profile.get(), what_if.cluster.device);
   read_common(root, what_if);
   what_if.plan = read_plan(root, what_if.model, what_if.cluster.devices());  // checks it, too
-  suit_device(root, what_if.plan, what_if.cluster.device);
+  suit_device(root, what_if.model, what_if.plan, what_if.cluster.device);
   what_if.resolved = resolve(what_if, references.cluster, references.profile, root);
   what_if.resolved["attention_kernel"] = std::move(kernel);
   return what_if;

@@ -198,7 +198,11 @@ void DeviceRank::work(const Body& body, const Instruction& instruction) {
       [&](const Free& f) { arena_->free(tensor(f.tensor)); },
       [&](const Record& r) { events_[static_cast<std::size_t>(r.event)].record(stream(r.stream)); },
       [&](const Wait& w) { events_[static_cast<std::size_t>(w.event)].hold(stream(w.stream)); },
-      [&](const Synchronize&) { synchronize(); }, [](const Mark&) {});
+      [&](const Synchronize&) { synchronize(); },
+      [&](const HostWait& w) {
+        wait_for(events_[static_cast<std::size_t>(w.event)], std::chrono::microseconds(0));
+      },
+      [](const Mark&) {});
 }
 
 void DeviceRank::compute(const Body& body, const Compute& compute) {

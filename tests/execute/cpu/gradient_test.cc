@@ -354,6 +354,28 @@ TEST_F(Gradient, OfRotaryPositions) {
   expect_gradient(loss, x, d);
 }
 
+TEST_F(Gradient, OfRotaryPositionsWithAFactor) {
+  Pointwise op{PointwiseKind::kRotary, 6, 8, kReal, kReal, false, 4};
+  Array x = random({6, 12}), plain = x, y = x;
+  run(op, {&plain}, {&plain});
+  op.scale = 1.25;
+  const auto loss = [&] {
+    y = x;
+    run(op, {&y}, {&y});
+    return sum(y);
+  };
+  loss();
+  for (std::size_t i = 0; i < y.data.size(); ++i) {
+    const double factor = i % 12 < 8 ? 1.25 : 1;  // the last 4 are not rotated
+    EXPECT_NEAR(y.data[i], factor * plain.data[i], 1e-12) << i;
+  }
+  Array d = weights_of(y);
+  Pointwise backward = op;
+  backward.kind = PointwiseKind::kRotaryBackward;
+  run(backward, {&d}, {&d});
+  expect_gradient(loss, x, d);
+}
+
 // Positions: a table of 4 for 3 positions of 2 sequences. Then as the second of two tensor ranks
 // that share the rows: its 3 rows are tokens 3, 4, 5, at positions 1, 2, 2.
 TEST_F(Gradient, OfPositionsAndBiases) {

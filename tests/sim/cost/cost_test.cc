@@ -337,6 +337,14 @@ TEST(Fusion, ChargesAPassAndAKernelForWhatIsLeftUnfused) {
   // In fp32 by way of two copies: 2 + 4, 4 + 4, 4 + 2 for 2 + 2.
   Pointwise rotary{PointwiseKind::kRotary, 8192, 4096, Dtype::kBf16, Dtype::kBf16, false, 128};
   EXPECT_NEAR(more(rotary, &Fusion::rotary), 16 * 8192.0 * 4096 / 1e12 + 2 * 2e-6, 1e-9);
+  // With a factor of its own: 7 and 9 bytes for each of an input's, and 5 that are broadcast or lie
+  // apart, at 0.62 / 1.39 of the rate; the kernel's own 2 are among them.
+  EXPECT_EQ(more(rotary, &Fusion::scaled_rotary), 0);
+  rotary.scale = 1.25;
+  const double each = 2 * 8192.0 * 4096 / 1e12, apart = 5 * 1.39 / 0.62;
+  EXPECT_NEAR(more(rotary, &Fusion::scaled_rotary), (apart + 7 - 2) * each + 23 * 2e-6, 1e-9);
+  rotary.kind = PointwiseKind::kRotaryBackward;
+  EXPECT_NEAR(more(rotary, &Fusion::scaled_rotary), (apart + 9 - 2) * each + 13 * 2e-6, 1e-9);
   // 2 bytes made and read again, 2 + 4 in all behind a product whose own 4 were half exposed.
   Gemm group = matrix_product(4096, 1024, 8192);
   EXPECT_EQ(more(group, &Fusion::flat_gradients), 0);

@@ -63,6 +63,7 @@ class Generator {
       if (is_long) body.code.push_back(Compute{0, {}, {}, Phase::kForward});
       if (!is_long && below(2) == 0) message(body.code);
       if (below(4) == 0) body.code.push_back(Synchronize{});
+      if (below(4) == 0) body.code.push_back(HostWait{static_cast<EventId>(below(kEvents))});
       const int length = is_long ? 16 + below(10) : below(3);
       for (int i = 0; i < length; ++i) body.code.push_back(instruction(is_long ? kernels : 5));
       job.bodies.push_back(std::move(body));

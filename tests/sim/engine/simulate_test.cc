@@ -257,6 +257,26 @@ TEST(Simulate, LosesAKernelsTimeAtEachWaitOfALaunchBoundHost) {
   EXPECT_EQ(timeline.ranks[0].breakdown, parts({{Part::kCompute, 15}, {Part::kOther, 30}}));
 }
 
+// Issued every 10: kernels end at 15 and 45. A host that waits for the first one's event goes on at
+// 20, when it has issued the second one; for the second one's, at 45; for all, at 45, too.
+TEST(Simulate, LetsTheHostWaitForAnEventAlone) {
+  const auto step = [](const std::vector<Instruction>& waits) {
+    Text text;
+    const OpId five = text.op(5), long_one = text.op(25), last = text.op(1);
+    text.prices.issue = Duration(10);
+    std::vector<Instruction> code = {kernel(five), Record{Stream::kCompute, 0}, kernel(long_one),
+                                     Record{Stream::kCompute, 1}};
+    code.insert(code.end(), waits.begin(), waits.end());
+    code.insert(code.end(), {kernel(last), kernel(last), kernel(last)});
+    text.program({{text.body(Phase::kForward, code), 0, 0}});
+    return simulate(text.job, text.prices).step;
+  };
+  EXPECT_EQ(step({}), Duration(51));
+  EXPECT_EQ(step({HostWait{0}}), Duration(51));
+  EXPECT_EQ(step({HostWait{1}}), Duration(76));
+  EXPECT_EQ(step({Synchronize{}}), Duration(76));
+}
+
 // Kernel 0-5, collective 5-12 beside a kernel 5-8: compute waits from 8 to 12.
 TEST(Simulate, ExposesWhatOfACollectiveNoKernelHides) {
   Text text(1, 2);

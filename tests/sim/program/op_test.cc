@@ -42,6 +42,8 @@ std::vector<Op> one_of_each() {
       Pointwise{PointwiseKind::kMask, 4, 8, Dtype::kFp32, Dtype::kFp32},
       Pointwise{PointwiseKind::kMaskBackward, 4, 8, Dtype::kFp32, Dtype::kFp32},
       Pointwise{PointwiseKind::kRotary, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 4},
+      Pointwise{.kind = PointwiseKind::kRotary, .rows = 4, .columns = 8, .head_dim = 4,
+                .scale = 0.1 + 0.2},
       Pointwise{PointwiseKind::kDropout, 4, 8},
       Pointwise{PointwiseKind::kDropout, 4, 8, Dtype::kBf16, Dtype::kBf16, false, 0, true},
       Gather{Pass::kBackward, 4, 8, 100, Dtype::kBf16, Dtype::kFp32},

@@ -55,7 +55,7 @@ Job every_kind() {
   b.order(Stream::kCompute, Stream::kGlobal, 0);
   b.collective({TransferKind::kAllReduce, Axis::kPipeline, true, Bytes(4)}, Stream::kGlobal, {s},
                {s});
-  b.order(Stream::kGlobal, Stream::kCompute, 1).add(Synchronize{}).free(s);
+  b.order(Stream::kGlobal, Stream::kCompute, 1).add(Synchronize{}).add(HostWait{1}).free(s);
   for (int i = 0; i < 3; ++i) b.call(0, first, i).call(1, second, i);
   b.call(0, tail, 0).call(1, tail, 0);
   return b.job;

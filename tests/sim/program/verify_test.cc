@@ -276,6 +276,22 @@ TEST(Verify, FindsHostsThatWaitForEachOthersReceives) {
   EXPECT_THAT(both.verify(), HasSubstr("deadlock: a message sent before it is never received"));
 }
 
+// It waits for compute, which has the message by then, and for no message of its own.
+TEST(Verify, LetsBothHostsWaitForEventsOfCompute) {
+  Good job;
+  job.code(job.forward0).push_back(HostWait{1});
+  job.code(job.backward1).push_back(HostWait{2});
+  EXPECT_EQ(job.verify(), "");
+}
+
+TEST(Verify, FindsAHostThatWaitsForAnEventThatWasNeverRecorded) {
+  Good job;
+  job.code(job.forward0).insert(job.code(job.forward0).begin(), HostWait{6});
+  EXPECT_THAT(job.verify(), HasSubstr("instruction 0: waits for event 6, which was never"));
+  job.get<HostWait>(job.forward0).event = 99;
+  EXPECT_THAT(job.verify(), HasSubstr("event 99 is out of range"));
+}
+
 TEST(Verify, FindsACollectiveThatOneStageLeavesOut) {
   Good job;
   job.b.job.programs[1].schedule.pop_back();

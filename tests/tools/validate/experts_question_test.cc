@@ -106,6 +106,36 @@ TEST(RunQuestion, LeavesRoutersToTheirGraphs) {
   EXPECT_EQ(read(ask(row)).cluster.device.route, Seconds(0));
 }
 
+// Dropless dispatchers have the host wait for counts; a graph of the whole iteration, or experts
+// with places that are filled up, do not.
+TEST(RunQuestion, LetsTheHostWaitForCountsWhereTokensAreNotDropped) {
+  const auto waits = [](const Json& row) { return read(ask(row)).plan.route_sync; };
+  Json row = row_of_experts("Megatron-Bridge NeMo 25.09 container");
+  row["parallel"]["ep"] = 8;
+  EXPECT_TRUE(waits(row));
+  Json dropping = row;
+  dropping["source"]["table"] = "25.09 Pre-Training Qwen3 (tokendrop) DGX-B200";
+  EXPECT_FALSE(waits(dropping));
+  dropping = row;
+  dropping["model"]["extra"]["moe_capacity_factor"] = 1;
+  EXPECT_FALSE(waits(dropping));
+  row["software"]["extra"]["recipe"] = {{"cuda_graph_impl", "full_iteration"}};
+  EXPECT_FALSE(waits(row));
+
+  row = row_of_experts("Megatron-LM CI (dev container)");
+  Json& flags = row["software"]["extra"]["flags"];
+  flags = {{"moe-expert-capacity-factor", 1.5}, {"moe-token-dispatcher-type", "alltoall"}};
+  EXPECT_TRUE(waits(row));
+  flags["moe-pad-expert-input-to-capacity"] = true;
+  EXPECT_FALSE(waits(row));
+
+  row = row_of_experts("NeMo/Megatron-Core");
+  row["software"]["extra"]["release"] = "24.05";
+  EXPECT_TRUE(waits(row));
+  row["software"]["extra"]["release"] = "25.02";
+  EXPECT_FALSE(waits(row));
+}
+
 TEST(RunQuestion, CoversAdamAlone) {
   Json row = row_of_experts();
   Json& flags = row["software"]["extra"]["flags"];

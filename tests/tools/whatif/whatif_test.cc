@@ -223,6 +223,17 @@ TEST(WhatIf, RefusesAGraphOfAStepInWhichTheHostWaits) {
   }
 }
 
+TEST(WhatIf, RefusesAGraphOfAStepInWhichTheHostReadsCountsOfExperts) {
+  const std::vector<std::string> graph = {"host.route_sync=true", "host.graphs=true"};
+  EXPECT_EQ(trouble(graph), "");  // the model has no experts
+  std::vector<std::string> sets = {"model=\"mixtral-8x7b\"", "parallel.expert=2",
+                                   "parallel.data=8", "parallel.pipeline=1"};
+  EXPECT_EQ(trouble(sets), "");
+  sets.insert(sets.end(), graph.begin(), graph.end());
+  EXPECT_THAT(trouble(sets), ::testing::AllOf(StartsWith("--set host.graphs"),
+                                              HasSubstr("route_sync")));
+}
+
 // Every number of every shipped device survives being written and read, to the last bit.
 TEST(WhatIf, ResolvedReadsBackToTheSameForEveryDeviceAndCluster) {
   std::vector<std::string> clusters = config_names("clusters");

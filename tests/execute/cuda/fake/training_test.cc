@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "models/fragment.h"
 #include "tests/support/fake_cuda/run_on_fake.h"
 
 namespace stepcast {
@@ -221,19 +222,22 @@ TEST(FakeTraining, TimesWhatItDid) {
 }
 
 // What is issued behind a Synchronize begins when all that was issued before it has ended, on every
-// stream; returns how many there were.
+// stream; behind a HostWait right after a Record of compute, when all on compute has. Returns how
+// many there were.
 int expect_waits(const Job& job, const RankRun& run) {
-  Instant latest, floor;
+  Instant latest, computed, floor;
   std::size_t next = 0;
   int waits = 0;
   for (const Call& call :
        job.programs[static_cast<std::size_t>(job.mesh.stage(run.rank))].schedule) {
     for (const Instruction& i : job.bodies[static_cast<std::size_t>(call.body)].code) {
       if (std::holds_alternative<Synchronize>(i)) floor = latest, ++waits;
+      if (std::holds_alternative<HostWait>(i)) floor = std::max(floor, computed), ++waits;
       if (!takes_time(i)) continue;
       const Span& span = run.spans.at(next++);
       EXPECT_GE(span.begin, floor) << "stage " << job.mesh.stage(run.rank);
       latest = std::max(latest, span.end);
+      if (std::holds_alternative<Compute>(i)) computed = std::max(computed, span.end);
     }
   }
   return waits;
@@ -255,6 +259,26 @@ TEST(FakeTraining, IssuesNothingUntilAllStreamsAreEmptyWhereTheHostWaits) {
     EXPECT_EQ(differences(job, options, run, 2e-5), "");
     for (const CudaRun& one : run.runs) EXPECT_GT(expect_waits(job, one.run), 0);
   }
+}
+
+TEST(FakeTraining, IssuesNothingUntilTheEventForWhichTheHostWaits) {
+  Plan plan = executable_plan(kSequence, 2);
+  plan.tensor = 2;
+  Job job = lowered(gpt(2), plan);
+  for (Body& body : job.bodies) {
+    const auto is_kernel = [](const Instruction& i) { return std::holds_alternative<Compute>(i); };
+    const auto at = std::find_if(body.code.begin(), body.code.end(), is_kernel);
+    if (at == body.code.end()) continue;
+    body.code.insert(at + 1, {Record{Stream::kCompute, kComputeReady}, HostWait{kComputeReady}});
+  }
+  ASSERT_EQ(verify(job), "");
+  ExecuteOptions options = train_options(2);
+  options.trace = true;
+  fake::MachineOptions machine;
+  machine.order = Order::kLate;
+  const FakeRun run = run_on_fake(job, options, machine);
+  EXPECT_EQ(differences(job, options, run, 2e-5), "");
+  for (const CudaRun& one : run.runs) EXPECT_GT(expect_waits(job, one.run), 0);
 }
 
 }  // namespace
