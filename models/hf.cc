@@ -191,7 +191,7 @@ class Reader {
     m.attention_sinks = class_.gpt_oss;
     m.learned_positions = class_.gpt;
     m.rotary = !class_.gpt;
-    m.rotary_scale = read_rotary_scale();
+    m.rotary_attention_factor = read_attention_factor(m.positions);
     read_biases(m);
     read_window(m);
     m.qk_norm = class_.qk_norm;
@@ -268,21 +268,31 @@ class Reader {
   // YaRN's factor of queries and keys, as transformers has it (modeling_rope_utils.py,
   // _compute_yarn_parameters; GptOssConfig stretches 32 times unless told). Latent attention's goes
   // into the softmax's scale.
-  double read_rotary_scale() const {
-    constexpr std::string_view kKey = "rope_scaling";
+  double read_attention_factor(std::int64_t positions) const {
+    const std::string_view key = present(object_, {"rope_scaling", "rope_parameters"});
     if (class_.gpt || class_.kv_rank > 0) return 1;
     const auto factor_of = [](double stretched, double by) {
       return stretched <= 1 ? 1.0 : 0.1 * by * std::log(stretched) + 1;
     };
-    if (!object_.has(kKey)) return factor_of(class_.gpt_oss ? 32 : 1, 1);
-    const Object scaling = object_.object(kKey);
+    if (!object_.has(key)) {
+      return class_.gpt_oss && !object_.is_null(key) ? factor_of(32, 1) : 1;
+    }
+    const Object scaling = object_.object(key);
     if (scaling.string("rope_type", scaling.string("type", "default")) != "yarn") return 1;
-    const double stretched = scaling.number("factor", 1.0, 1.0, 1e6);
+    const std::int64_t before =
+        scaling.integer("original_max_position_embeddings", positions, kModelLimits.positions);
+    const double stretched =
+        scaling.number("factor", static_cast<double>(positions) / static_cast<double>(before),
+                       kRotaryScaleLeast, 1e6);
     const double all = scaling.number("mscale_all_dim", 0.0, 0.0, 1e3);
     const double some = scaling.number("mscale", 0.0, 0.0, 1e3);
     const double usual = some > 0 && all > 0
                              ? factor_of(stretched, some) / factor_of(stretched, all)
                              : factor_of(stretched, 1);
+    if (usual < kRotaryScaleLeast || usual > kRotaryScaleMost) {
+      scaling.fail("mscale", fmt::format("makes a factor of {:.3g}; from {} to {} are covered",
+                                         usual, kRotaryScaleLeast, kRotaryScaleMost));
+    }
     return scaling.number("attention_factor", usual, kRotaryScaleLeast, kRotaryScaleMost);
   }
 

@@ -176,10 +176,11 @@ Model read_preset(const Object& o, std::string_view name) {
   m.positions = o.integer("positions", kModelLimits.positions);
   m.learned_positions = o.boolean("learned_positions", m.learned_positions);
   m.rotary = o.boolean("rotary", m.rotary);
-  m.rotary_scale = o.number("rotary_scale", 1, kRotaryScaleLeast, kRotaryScaleMost);
-  if (m.rotary_scale != 1 && (!m.rotary || m.latent())) {
-    o.fail("rotary_scale", m.latent() ? "is covered without latent attention; leave it out"
-                                      : "nothing is rotated; set rotary to true, or leave it out");
+  constexpr std::string_view kFactor = "rotary_attention_factor";
+  m.rotary_attention_factor = o.number(kFactor, 1, kRotaryScaleLeast, kRotaryScaleMost);
+  if (m.rotary_attention_factor != 1 && (!m.rotary || m.latent())) {
+    o.fail(kFactor, m.latent() ? "is covered without latent attention; leave it out"
+                               : "nothing is rotated; set rotary to true, or leave it out");
   }
   m.qkv_bias = o.boolean("qkv_bias", m.qkv_bias);
   m.attention_output_bias = o.boolean("attention_output_bias", m.attention_output_bias);
@@ -323,7 +324,7 @@ Json write_model(const Model& model) {
   json["activation"] = word_of(model.activation, kActivations);
   json["learned_positions"] = model.learned_positions;
   json["rotary"] = model.rotary;
-  json["rotary_scale"] = model.rotary_scale;
+  json["rotary_attention_factor"] = model.rotary_attention_factor;
   json["qkv_bias"] = model.qkv_bias;
   json["attention_output_bias"] = model.attention_output_bias;
   json["mlp_bias"] = model.mlp_bias;

@@ -49,8 +49,9 @@ struct Model {
   Activation activation = Activation::kSwiglu;
   bool learned_positions = false;   // GPT-2, GPT-3: a table; else rotary
   bool rotary = true;
-  double rotary_scale = 1;          // of what is rotated: YaRN's attention factor, 0.1 ln s + 1 for
-                                    // positions stretched s times (arXiv 2309.00071, section 3.4)
+  // Of what is rotated: YaRN's, 0.1 ln s + 1 for positions stretched s times (arXiv 2309.00071,
+  // section 3.4).
+  double rotary_attention_factor = 1;
   bool qkv_bias = false;            // Qwen2: only there
   bool attention_output_bias = false;
   bool mlp_bias = false;            // of experts, too, and of their router

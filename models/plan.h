@@ -207,7 +207,7 @@ struct Plan {
   bool pass_sync = false;              // when a forward or a backward pass is issued, before what
                                        // it sends (Megatron-LM's timers until August 2022)
   bool route_sync = false;             // at every router, forward: for the number of rows that each
-                                       // expert gets (Megatron-Core's dispatchers without capacity)
+                                       // expert gets (Megatron-Core, unless places are padded)
   bool optimizer_sync = false;         // before the updates: it reads the norm, or whether a loss
                                        // scale was too large
 
@@ -224,6 +224,9 @@ struct Plan {
 
   bool operator==(const Plan&) const = default;
   std::int64_t replicas() const { return shard_group > 0 ? data / shard_group : 1; }
+  // Where experts' exchanges run beside another pass, that pass's products are issued before the
+  // host waits (Megatron-Core's model_chunk_schedule_plan.py): it is ahead by then.
+  bool host_reads_counts() const { return route_sync && !expert_overlap; }
   // Over what a copy of the state may be sharded: kStateAxes (sim/program/program.h).
   std::int64_t shards() const { return context * (shard_group > 0 ? shard_group : data); }
   // One shard is no sharding, whatever the stage is called.

@@ -194,7 +194,7 @@ ValueId TransformerWriter::attention_core(Values heads_read) {
 ValueId TransformerWriter::rotary(std::string_view name, ValueId x, ValueId y, std::int64_t width) {
   Pointwise op{PointwiseKind::kRotary, tokens_, width, plan_.compute, plan_.compute, false,
                model_.head_dim};
-  op.scale = model_.rotary_scale;
+  op.scale = model_.rotary_attention_factor;
   block_.add(name, op, {x}, {y}, kModuleAttention | kModuleQkv);
   return y;
 }

@@ -61,6 +61,7 @@ class Object {
   Object(const Document& document, std::string pointer);
 
   bool has(std::string_view key) const;       // present and not null
+  bool is_null(std::string_view key) const;   // present and null
   const Json& at(std::string_view key) const; // throws if absent
   std::string place(std::string_view key = "") const;  // "FILE:LINE: dotted.path"
   std::string pointer(std::string_view key = "") const;

@@ -164,6 +164,12 @@ bool Object::has(std::string_view key) const {
   return found != value_->end() && !found->is_null();
 }
 
+bool Object::is_null(std::string_view key) const {
+  if (value_ == nullptr) return false;
+  const auto found = value_->find(std::string(key));
+  return found != value_->end() && found->is_null();
+}
+
 const Json& Object::at(std::string_view key) const {
   touch(key);
   if (!has(key)) fail(key, fmt::format("\"{}\" is missing", shortened(key)));

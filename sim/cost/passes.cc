@@ -225,8 +225,9 @@ Passes limits(const Pointwise& p, const Fusion& fusion, const Passes& gates) {
 // way, the Op's own, so much more:
 Passes rotation(const Pointwise& p, const Fusion& fusion) {
   const double elements = count(p.rows, p.columns);
-  if (!fusion.rotary) return {16 * elements, 2};
-  if (fusion.scaled_rotary || p.scale == 1) return {};
+  if (fusion.scaled_rotary || p.scale == 1) {
+    return fusion.rotary ? Passes{} : Passes{16 * elements, 2};
+  }
   const double size = elements * static_cast<double>(dtype_size(p.dtype));
   const bool forward = p.kind == PointwiseKind::kRotary;
   const double each = 5 * kUnlike + (forward ? 2 + 3 + 2 : 2 + 1 + 6);

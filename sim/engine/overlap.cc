@@ -42,6 +42,8 @@ Work until_waited(const Job& job, const Body& body, std::size_t from, Stream str
       if (wait->stream == Stream::kCompute && events.contains(wait->event)) break;
     } else if (std::holds_alternative<Synchronize>(instruction)) {
       break;  // the host waits for all streams
+    } else if (const auto* read = std::get_if<HostWait>(&instruction)) {
+      if (events.contains(read->event)) break;
     } else if (const auto* compute = std::get_if<Compute>(&instruction)) {
       const auto op = static_cast<std::size_t>(compute->op);
       const double time = to_seconds(prices.ops[op]).value;

@@ -232,7 +232,9 @@ Op read_pointwise(Tokens& in) {
   if (p.head_dim > 0 && in.peek().starts_with("rotated=")) {
     p.rotated = in.integer("rotated=", 1, p.head_dim);
   }
-  if (p.head_dim > 0 && in.take("scale")) p.scale = in.real(kRotaryScaleLeast, kRotaryScaleMost);
+  const bool rotates =
+      p.kind == PointwiseKind::kRotary || p.kind == PointwiseKind::kRotaryBackward;
+  if (rotates && in.take("scale")) p.scale = in.real(kRotaryScaleLeast, kRotaryScaleMost);
   p.scores = p.kind == PointwiseKind::kDropout && in.take("scores");
   p.weighted = is_activation(p.kind) && in.take("weighted");
   if (p.kind == PointwiseKind::kAddExpertBias ||

@@ -339,7 +339,7 @@ Job parse_job(std::string_view text, std::string_view file);
 //     hop and micro-batch; members of a group issue the same collectives in the same order
 //   * no deadlock: with every Receive and every collective across stages blocking in program order,
 //     and every Synchronize until the messages sent before it are being received, all programs run
-//     to their end
+//     to their end (not proved: that a message leaves for which compute waits, or with it the host)
 // Returns "" or the first fault, naming stage, body and instruction. Cost: linear in the text of
 // the bodies plus the number of calls, not in their product.
 std::string verify(const Job& job);

@@ -25,6 +25,7 @@
 //     record compute 0
 //     wait tensor 0
 //     synchronize
+//     host_wait 0
 //   end
 //   stage 0
 //     residents $0 chunk=0

@@ -1,11 +1,12 @@
 // Messages and collectives between stages, by running all programs together without time. A stage
 // runs until it meets an empty channel, a collective whose other members are not there yet, or a
 // Synchronize while a message of its own is not yet being received; each event that may free a
-// stage puts it back on the work-list. (A HostWait adds nothing: what its event stands behind is
-// there by then, since the program has passed the receives, and a message leaves by itself.) As
-// sends never block and channels are FIFO, the outcome does not depend on the order in which stages
-// are run (the programs are a Kahn process network, Kahn 1974; waiting for an empty channel is
-// reading its acknowledgements), so one run proves all. Cost: O(calls + messages).
+// stage puts it back on the work-list. A HostWait counts as over when the receives before it are:
+// that a message behind which its event stands leaves, too, is not proved here, as little as of
+// compute that waits for one. As sends never block and channels are FIFO, the outcome does not
+// depend on the order in which stages are run (the programs are a Kahn process network, Kahn 1974;
+// waiting for an empty channel is reading its acknowledgements), so one run proves all. Cost:
+// O(calls + messages).
 
 #include <array>
 #include <deque>

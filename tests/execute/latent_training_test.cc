@@ -46,7 +46,7 @@ Model gpt_oss_of_one_expert(std::int64_t layers) {
   Model model = sliding(layers);
   model.name = "gpt-oss";
   model.attention_sinks = true;
-  model.rotary_scale = 1.25;
+  model.rotary_attention_factor = 1.25;
   model.activation = Activation::kSwigluOai;
   model.qkv_bias = model.attention_output_bias = model.mlp_bias = true;
   return model;

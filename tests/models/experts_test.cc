@@ -123,6 +123,9 @@ TEST(Experts, LetTheHostReadHowManyRowsEachGets) {
   plan.expert_exchange = ExpertExchange::kAllGather;
   EXPECT_THAT(read(plan, "forward"),
               AllOf(SizeIs(kLayers), Each("experts.choice | wait experts.permute")));
+  plan.expert_exchange = ExpertExchange::kAllToAll;
+  plan.expert_overlap = true;  // the host is ahead
+  EXPECT_THAT(read(plan, "forward"), SizeIs(0));
   Plan alone = spread(1);
   alone.route_sync = true;
   EXPECT_THAT(read(alone, "forward"),

@@ -278,7 +278,7 @@ TEST(HuggingFace, ReadsGptOss) {
 TEST(HuggingFace, ReadsTheFactorOfStretchedPositions) {
   const auto read = [](const char* type, const std::string& scaling) {
     const std::string more = R"("rope_scaling": {)" + scaling + "}";
-    return read_hf(small(type, scaling.empty() ? "" : more)).rotary_scale;
+    return read_hf(small(type, scaling.empty() ? "" : more)).rotary_attention_factor;
   };
   EXPECT_EQ(read("llama", ""), 1);
   EXPECT_EQ(read("llama", R"("rope_type": "llama3", "factor": 8.0)"), 1);
@@ -289,9 +289,19 @@ TEST(HuggingFace, ReadsTheFactorOfStretchedPositions) {
       (0.2 * std::log(4) + 1) / (0.1 * std::log(4) + 1));
   EXPECT_DOUBLE_EQ(read("gpt_oss", ""), 0.1 * std::log(32) + 1);  // its class's
   EXPECT_EQ(read("gpt_oss", R"("rope_type": "default")"), 1);
+  EXPECT_EQ(read_hf(small("gpt_oss", R"("rope_scaling": null)")).rotary_attention_factor, 1);
+  const Model newer =
+      read_hf(small("qwen2", R"("rope_parameters": {"rope_type": "yarn", "factor": 4})"));
+  EXPECT_DOUBLE_EQ(newer.rotary_attention_factor, 0.1 * std::log(4) + 1);
+  const double stretched = static_cast<double>(newer.positions) / 8;
+  EXPECT_DOUBLE_EQ(read("qwen2", R"("type": "yarn", "original_max_position_embeddings": 8)"),
+                   0.1 * std::log(stretched) + 1);
   EXPECT_EQ(read("deepseek_v3", R"("type": "yarn", "factor": 40)"), 1);  // in the softmax's scale
   EXPECT_THAT(hf_error(small("qwen2", R"("rope_scaling": {"type": "yarn", "factor": -1})")),
               HasSubstr("rope_scaling.factor"));
+  EXPECT_THAT(hf_error(small("qwen2", R"("rope_scaling": {"type": "yarn", "factor": 40,
+                  "mscale": 100, "mscale_all_dim": 1})")),
+              AllOf(HasSubstr("rope_scaling.mscale"), HasSubstr("from 0.1 to 10")));
 }
 
 TEST(HuggingFace, ReadsSlidingWindows) {

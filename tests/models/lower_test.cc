@@ -52,7 +52,6 @@ Case random_case(std::mt19937& random) {
   const bool interleaved = p.schedule == PipelineSchedule::kInterleaved;
   p.p2p_sync = !p.pipeline_overlap && !interleaved && random() % 2 == 0;
   p.pass_sync = !interleaved && random() % 2 == 0;
-  p.route_sync = random() % 2 == 0;
   p.scatter_gather = random() % 2 == 0;
   p.data = pick({1, 2, 4});
   p.zero = static_cast<int>(random() % 4);

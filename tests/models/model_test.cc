@@ -299,12 +299,14 @@ TEST(Preset, RefusesKeysOfExpertsThatDoNotFit) {
 TEST(Preset, HasAFactorOnlyOfWhatIsRotated) {
   const std::string rest = R"("layers": 2, "hidden": 64, "heads": 4, "vocabulary": 100,
                            "positions": 32, "ffn": 96})";
-  EXPECT_EQ(read_plain("{" + rest).rotary_scale, 1);
-  EXPECT_EQ(read_plain(R"({"rotary_scale": 1.25, )" + rest).rotary_scale, 1.25);
-  EXPECT_THAT(model_error(R"({"rotary_scale": 0, )" + rest), HasSubstr("rotary_scale"));
-  EXPECT_THAT(model_error(R"({"rotary_scale": 1.25, "rotary": false, )" + rest),
-              HasSubstr("nothing is rotated"));
-  EXPECT_THAT(model_error(R"({"rotary_scale": 1.25, "kv_rank": 8, "rotary_dim": 4, )" + rest),
+  EXPECT_EQ(read_plain("{" + rest).rotary_attention_factor, 1);
+  const auto with = [&](const std::string& factor, const std::string& more = "") {
+    return R"({"rotary_attention_factor": )" + factor + ", " + more + rest;
+  };
+  EXPECT_EQ(read_plain(with("1.25")).rotary_attention_factor, 1.25);
+  EXPECT_THAT(model_error(with("0")), HasSubstr("rotary_attention_factor"));
+  EXPECT_THAT(model_error(with("1.25", R"("rotary": false, )")), HasSubstr("nothing is rotated"));
+  EXPECT_THAT(model_error(with("1.25", R"("kv_rank": 8, "rotary_dim": 4, )")),
               HasSubstr("without latent attention"));
 }
 

@@ -216,8 +216,8 @@ void Reference::rotate(Row& row, std::int64_t heads, std::int64_t position) {
       std::int32_t& low = row[2 * head * half + j];
       std::int32_t& high = row[2 * head * half + half + j];
       const std::int32_t x = low, y = high;
-      const double cos = model_.rotary_scale * std::cos(angle),
-                   sin = model_.rotary_scale * std::sin(angle);
+      const double cos = model_.rotary_attention_factor * std::cos(angle),
+                   sin = model_.rotary_attention_factor * std::sin(angle);
       low = tape_.sub(tape_.scale(x, cos), tape_.scale(y, sin));
       high = tape_.add(tape_.scale(y, cos), tape_.scale(x, sin));
     }

@@ -383,8 +383,8 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "fusion.expert_biases", "true",
             "Biases of experts' second products are one kernel; Megatron-Core's are fp32 loops."),
       field(Form::kSwitch, "fusion.scaled_rotary", "true",
-            "A rotation with a factor (model.rotary_scale) is one kernel; Megatron-Core's is six "
-            "operations."),
+            "A rotation with a factor (model.rotary_attention_factor) is one kernel; "
+            "Megatron-Core's is six operations."),
       field(Form::kSwitch, "fusion.limits", "true",
             "gpt-oss's SwiGLU limits its input itself; Megatron-Core copies it to do so."),
       field(Form::kSwitch, "fusion.casts", "false",
@@ -398,8 +398,9 @@ std::vector<Field> memory_fields() {
             "It does so at the end of every forward and backward pass (Megatron-LM until 2022).",
             "Each pass begins with exposed launches, in other."),
       field(Form::kSwitch, "host.route_sync", "false",
-            "It reads how many tokens each expert gets, at every router, forward (dropless "
-            "dispatchers); not where experts have places and tokens beyond are dropped.",
+            "At every router, forward, the host waits for the number of tokens that each expert "
+            "gets (Megatron-Core, unless experts' places are padded); without effect beside "
+            "parallel.expert_overlap, where it has issued another pass's work before.",
             "The launches behind a router are exposed, in other."),
       field(Form::kSwitch, "host.optimizer_sync", "false",
             "It reads the norm, or whether a loss scale was too large, before the update.",

@@ -63,8 +63,9 @@ std::vector<Field> model_fields() {
             "A table of positions is added to the embedding (style gpt: true)."),
       field(Form::kSwitch, "model.rotary", "true",
             "Queries and keys are rotated by their position (style gpt: false)."),
-      field(Form::kNumber, "model.rotary_scale", "1",
-            "Times so much: the attention factor of YaRN (gpt-oss: 1.3466)."),
+      field(Form::kNumber, "model.rotary_attention_factor", "1",
+            "What is rotated is multiplied by this: YaRN's attention factor, 0.1 ln s + 1 for "
+            "positions stretched s times, not s itself (gpt-oss: 1.3466 for 32)."),
       field(Form::kSwitch, "model.qkv_bias", "false",
             "Biases of the query, key and value projections (style gpt: true)."),
       field(Form::kSwitch, "model.attention_output_bias", "false",

@@ -65,9 +65,14 @@ std::vector<std::size_t> chosen_stages(const Job& job, int stage) {
 
 std::string switches_text(const Model& m) {
   std::vector<std::string_view> words;
+  const std::string rotary =
+      m.rotary_attention_factor == 1
+          ? "rotary positions"
+          : fmt::format("rotary positions with an attention factor of {:.4g}",
+                        m.rotary_attention_factor);
   const std::pair<bool, std::string_view> all[] = {
       {m.learned_positions, "learned positions"},
-      {m.rotary, "rotary positions"},
+      {m.rotary, rotary},
       {m.qkv_bias, "qkv biases"},
       {m.attention_output_bias, "attention output bias"},
       {m.mlp_bias, "MLP biases"},

@@ -45,15 +45,15 @@ std::int64_t expert_tensor_of(const Json& row, std::int64_t tensor, bool& stated
   return degree.value_or(has(framework, "megatron-bridge") ? 1 : tensor);
 }
 
-// Whether experts have places: tokens beyond are dropped, places without one filled up, so that
-// the host knows how many rows each gets. By the sources that configs/published/README.md names.
+// Whether experts have places that are padded where no token is, so that the host knows how many
+// rows each gets. By the sources that configs/published/README.md names; a row that states a
+// capacity and no flags pads, unless it says otherwise.
 bool fills_places(const Json& row) {
   if (switch_of(flags_of(row), "moe-pad-expert-input-to-capacity") == true) return true;
   if (has(text_of(section_of(row, "source"), "table"), "(tokendrop)")) return true;
-  if (member(section_of(section_of(row, "model"), "extra"), "moe_capacity_factor")) return true;
-  const Json& software = section_of(row, "software");
-  return has(lower(text_of(software, "framework")), "nemo/megatron-core") &&
-         text_of(section_of(software, "extra"), "release") != "24.05";
+  const Json& extra = section_of(section_of(row, "model"), "extra");
+  return member(extra, "moe_capacity_factor") != nullptr &&
+         switch_of(extra, "moe_pad_to_capacity") != false;
 }
 
 }  // namespace

@@ -258,7 +258,8 @@ void write_style(const Json& row, const RunShape& shape, Json& model,
   if (squared) model["dropout"] = false;
   if (has_word(lower(text_of(section_of(row, "model"), "name")), "gpt-oss")) {
     model["activation"] = "swiglu_oai";
-    model["rotary_scale"] = 0.1 * std::log(32.0) + 1;  // YaRN's, for 4,096 positions stretched
+    constexpr double kStretched = 32;  // of 4,096 positions, by YaRN
+    model["rotary_attention_factor"] = 0.1 * std::log(kStretched) + 1;
     for (const char* part : {"attention_sinks", "qkv_bias", "attention_output_bias", "mlp_bias"}) {
       model[part] = true;
     }

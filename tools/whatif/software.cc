@@ -104,7 +104,7 @@ void suit_device(const Object& root, const Model& model, Plan& plan, Device& dev
   fusion.gradient_fill = plan.fills(kFilledProduct);
   const bool waits = plan.pass_sync || plan.optimizer_sync ||
                      (plan.p2p_sync && plan.pipeline > 1) ||
-                     (plan.route_sync && model.experts > 0);
+                     (plan.host_reads_counts() && model.experts > 0);
   if (device.graphs && waits) {
     root.object("host").fail("graphs",
                              "the host waits inside the step, which no graph can hold; set graphs "

@@ -8,6 +8,7 @@
 
 #include "execute/cuda/places.h"
 #include "sim/base/error.h"
+#include "tests/support/job_builder.h"
 #include "tests/support/toy_network.h"
 #include "tests/support/train.h"
 
@@ -93,6 +94,32 @@ TEST(DevicePlaces, TakeLittleMoreThanSharedOnes) {
       EXPECT_LE(places[stage].memory.size, shared + shared / 4) << name_of(plan);
     }
   }
+}
+
+// Two stages that each send before they receive: a host that waits for its message to leave does so
+// for ever, as the other one does.
+TEST(DevicePlaces, FindHostsThatWaitForEachOthersReceives) {
+  const auto stuck = [](bool waits) {
+    JobBuilder b(2);
+    const TensorId x = b.resident("x", {4, 8}), y = b.tensor("y", {4, 8});
+    for (const bool first : {true, false}) {
+      const BodyId body = b.body("exchange", Phase::kForward);
+      const Stream out = first ? Stream::kSendForward : Stream::kSendBackward;
+      const Stream in = first ? Stream::kReceiveBackward : Stream::kReceiveForward;
+      b.send(x, !first).record(out, 0);
+      if (waits) b.add(HostWait{0});
+      b.alloc(y).receive(y, first).order(in, Stream::kCompute, 1).wait(Stream::kCompute, 0).free(y);
+      b.call(first ? 0 : 1, body, 0);
+    }
+    EXPECT_EQ(verify(b.job), "");
+    std::vector<cuda::StagePlaces> places;
+    for (const Program& program : b.job.programs) {
+      places.push_back({plan_memory(b.job, program, kCudaAlignment), {}});
+    }
+    return cuda::stuck_instructions(b.job, places, 1u << 30);
+  };
+  EXPECT_EQ(stuck(false), 0u);
+  EXPECT_GT(stuck(true), 0u);
 }
 
 TEST(DevicePlaces, AreRefusedWhereThePlanItselfWaitsForItsSends) {

@@ -262,20 +262,20 @@ TEST(FakeTraining, IssuesNothingUntilAllStreamsAreEmptyWhereTheHostWaits) {
 }
 
 TEST(FakeTraining, IssuesNothingUntilTheEventForWhichTheHostWaits) {
-  Plan plan = executable_plan(kSequence, 2);
-  plan.tensor = 2;
+  Plan plan = executable_plan(kSequence, 4);
+  plan.pipeline = 2;
+  plan.schedule = PipelineSchedule::k1f1b;
   Job job = lowered(gpt(2), plan);
-  for (Body& body : job.bodies) {
-    const auto is_kernel = [](const Instruction& i) { return std::holds_alternative<Compute>(i); };
-    const auto at = std::find_if(body.code.begin(), body.code.end(), is_kernel);
-    if (at == body.code.end()) continue;
-    body.code.insert(at + 1, {Record{Stream::kCompute, kComputeReady}, HostWait{kComputeReady}});
+  for (Body& body : job.bodies) {  // behind it many a call begins with a receive
+    body.code.insert(body.code.end(),
+                     {Record{Stream::kCompute, kComputeReady}, HostWait{kComputeReady}});
   }
   ASSERT_EQ(verify(job), "");
   ExecuteOptions options = train_options(2);
   options.trace = true;
   fake::MachineOptions machine;
   machine.order = Order::kLate;
+  machine.stream = static_cast<int>(Stream::kCompute);
   const FakeRun run = run_on_fake(job, options, machine);
   EXPECT_EQ(differences(job, options, run, 2e-5), "");
   for (const CudaRun& one : run.runs) EXPECT_GT(expect_waits(job, one.run), 0);
