@@ -101,7 +101,7 @@ enum class NodeUse : std::uint8_t { kPlain, kScores, kContext, kQkNorm };
 enum class HostRead : std::uint8_t {
   kNone,
   kMade,    // by this node
-  kNeeded,  // before this node is issued. The next exchange or the end lies behind it
+  kNeeded,  // before this node is issued; no exchange begins between the two
 };
 
 // Up to eight values, in place.
