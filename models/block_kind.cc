@@ -139,6 +139,7 @@ void KindMaker::assign_slots() {
 FragmentOptions KindMaker::common_options() const {
   FragmentOptions options;
   options.overlap = plan_.tensor_overlap;
+  options.host_reads = plan_.host_reads_counts();
   // The embedding and the head take their exchanges whole.
   if (block().numbered) options.pieces = static_cast<std::int16_t>(plan_.tensor_pieces);
   if (plan_.deterministic) options.filled = plan_.filled;

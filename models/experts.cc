@@ -111,6 +111,7 @@ ValueId TransformerWriter::expert_bias(ValueId x, ValueId weights, std::int64_t 
 
 // Each row to the rank of its expert, and back.
 ValueId TransformerWriter::sent(ValueId x, ValueId weights, ValueId places) {
+  block_.nodes.back().read = HostRead::kMade;  // the router's choice
   const std::int64_t slots = model_.experts * expert_capacity(model_, plan_);
   const ValueId rows = act("experts.sent", {slots, hidden_});
   const ValueId row_weights = block_.activation("experts.weights", {slots, 1}, Dtype::kFp32);
@@ -122,7 +123,7 @@ ValueId TransformerWriter::sent(ValueId x, ValueId weights, ValueId places) {
   const ValueId here_weights = send_to_experts("experts.weights", row_weights, 1);
   const ValueId tokens = by_expert("experts.tokens", here);
   const ValueId back = send_back(experts(tokens, by_expert("experts.weights", here_weights)));
-  if (plan_.host_reads_counts()) block_.nodes[behind].read = HostRead::kNeeded;
+  block_.nodes[behind].read = HostRead::kNeeded;
   permute.part = PermutePart::kUnpermute;
   permute.weighted = false;
   const ValueId y = act("experts.out", {rows_, hidden_});
@@ -161,14 +162,14 @@ ValueId TransformerWriter::gathered(ValueId x, ValueId weights, ValueId places) 
   const ValueId mine =
       block_.activation("experts.slots", {choose.rows, chosen}, Dtype::kInt32);
   block_.add("experts.choice", choose, {all_places}, {mine}, kModuleMlp);
-  if (plan_.host_reads_counts()) block_.nodes.back().read = HostRead::kMade;
+  block_.nodes.back().read = HostRead::kMade;
 
   const ValueId here = act("experts.rows", {slots, hidden_});
   const ValueId here_weights = block_.activation("experts.weights", {slots, 1}, Dtype::kFp32);
   Permute permute{PermutePart::kPermute, choose.rows, chosen, slots, hidden_, plan_.compute, true};
   block_.add("experts.permute", permute, {all, mine, all_weights}, {here, here_weights},
              kModuleMlp);
-  if (plan_.host_reads_counts()) block_.nodes.back().read = HostRead::kNeeded;
+  block_.nodes.back().read = HostRead::kNeeded;
   const ValueId made = experts(here, here_weights);
   permute.part = PermutePart::kUnpermute;
   permute.weighted = false;
@@ -197,7 +198,6 @@ ValueId TransformerWriter::mixture(ValueId x) {
 
   const bool gathers = plan_.expert_exchange == ExpertExchange::kAllGather &&
                        plan_.expert * plan_.expert_tensor > 1;
-  if (plan_.host_reads_counts() && !gathers) block_.nodes.back().read = HostRead::kMade;
   const ValueId y = gathers ? gathered(x, weights, places) : sent(x, weights, places);
   if (model_.shared_ffn == 0) return y;
   const ValueId shared = mlp("shared.", x, model_.shared_ffn);

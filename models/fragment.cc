@@ -259,7 +259,7 @@ Fragment FragmentWriter::run() {
       exchange(n, what);
       if (!options_.overlap && what.axes == AxisSet(Axis::kTensor)) settle(flights_.size() - 1, n);
     }
-    if (node.read == HostRead::kMade) {
+    if (options_.host_reads && node.read == HostRead::kMade) {
       out_.code.emplace_back(Record{Stream::kCompute, kComputeReady});
       unread_ = true;
     }

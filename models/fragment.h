@@ -74,6 +74,7 @@ struct FragmentOptions {
   std::int16_t pieces = 1;  // of an exchange beside the product that takes, or makes, what it moves
   std::uint16_t filled = kFilledNone;  // of Filled: made by these, a tensor is filled first
   EventId done = kTensorDone;  // the first of the exchanges' events
+  bool host_reads = false;     // the host waits for what it has to know (Node::read)
 };
 
 // Turns nodes into instructions: allocates an activation before its first write (and fills it where

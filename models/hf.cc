@@ -283,7 +283,7 @@ class Reader {
         scaling.integer("original_max_position_embeddings", positions, kModelLimits.positions);
     const double stretched =
         scaling.number("factor", static_cast<double>(positions) / static_cast<double>(before),
-                       kRotaryScaleLeast, 1e6);
+                       1.0, 1e6);
     const double all = scaling.number("mscale_all_dim", 0.0, 0.0, 1e3);
     const double some = scaling.number("mscale", 0.0, 0.0, 1e3);
     const double usual = some > 0 && all > 0
