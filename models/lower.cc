@@ -136,6 +136,22 @@ BodyRange Lowering::parts_of(const Slot& slot, const std::vector<ChunkBodies>& b
 
 namespace {
 
+// The host waits for each kernel and each collective, and for nothing else: a message may be under
+// way beside them. For messages it waits as with p2p_sync: a send and the receive behind it are one
+// launch.
+void block_launches(Body& body, EventId launched) {
+  std::vector<Instruction> code;
+  code.reserve(3 * body.code.size());
+  for (const Instruction& instruction : body.code) {
+    code.push_back(instruction);
+    const auto* collective = std::get_if<Collective>(&instruction);
+    if (collective == nullptr && !std::holds_alternative<Compute>(instruction)) continue;
+    code.emplace_back(Record{collective ? collective->stream : Stream::kCompute, launched});
+    code.emplace_back(HostWait{launched});
+  }
+  body.code = std::move(code);
+}
+
 // The parts of a backward and of a forward in turn, beginning with the backward (Megatron-Core,
 // megatron/core/models/common/model_chunk_schedule_plan.py): beside the exchange that ends a part
 // of one runs the part of the other that is called next.
@@ -233,7 +249,7 @@ Job Lowering::run() {
     norm_reset_ = write_norm_reset();
   }
   clip_ = write_clip();
-  if (plan_.p2p_sync && plan_.pipeline > 1) synchronize_ = write_synchronize();
+  if (plan_.host_waits_for_messages()) synchronize_ = write_synchronize();
   const std::vector<TensorId> deferred = deferred_buffers(tables_, network_, plan_);
   if (!deferred.empty()) {
     defer_ = write_memory("defer head", deferred, {});
@@ -246,6 +262,10 @@ Job Lowering::run() {
       static_cast<std::int32_t>(plan_.micro_batches()), plan_.expert_overlap ? 1 : 0);
   for (std::size_t stage = 0; stage < schedules.size(); ++stage) {
     write_program(schedules[stage], stage);
+  }
+  if (plan_.launch_blocking) {
+    const auto launched = static_cast<EventId>(job_.events++);
+    for (Body& body : job_.bodies) block_launches(body, launched);
   }
   return std::move(job_);
 }

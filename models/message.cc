@@ -40,8 +40,9 @@ void write_receive(BodyWriter& body, const Crossing& what, Stream stream, int st
   if (plan.fills(kFilledMessage)) body.order(Stream::kCompute, kComputeReady, stream);
   body.add(Receive{tables.transfer(transfer), sent, tables.label("receive"), stream,
                    static_cast<std::int8_t>(step)});
-  if (!sliced || plan.p2p_sync) body.order(stream, kReceived, Stream::kCompute);
-  if (plan.p2p_sync) body.add(Synchronize{});
+  const bool waits = plan.host_waits_for_messages();
+  if (!sliced || waits) body.order(stream, kReceived, Stream::kCompute);
+  if (waits) body.add(Synchronize{});
   if (!sliced) return;
   allocate(body, what.tensor, kFilledExchange, plan, {"receive.gather.fill", phase});
   if (plan.fills(kFilledExchange)) body.order(Stream::kCompute, kComputeReady, Stream::kTensor);

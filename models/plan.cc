@@ -109,22 +109,41 @@ Trouble pipeline_trouble(const Plan& plan) {
                                "to \"1f1b\"",
                                plan.virtual_stages, plan.pipeline));
   }
-  if (interleaved && (plan.p2p_sync || plan.pass_sync)) {
-    return trouble("host", plan.p2p_sync ? "p2p_sync" : "pass_sync",
+  const char* waits = plan.launch_blocking ? "launch_blocking" : "p2p_sync";
+  if (interleaved && (plan.host_waits_for_messages() || plan.pass_sync)) {
+    return trouble("host", plan.host_waits_for_messages() ? waits : "pass_sync",
                    "an interleaved schedule in which the host waits exchanges messages of both "
-                   "directions at once, which is not covered yet; set p2p_sync and pass_sync to "
-                   "false");
+                   "directions at once, which is not covered yet; set p2p_sync, pass_sync and "
+                   "launch_blocking to false");
   }
-  if (plan.p2p_sync && plan.pipeline > 1 && plan.pipeline_overlap) {
-    return trouble("host", "p2p_sync",
-                   "a host that waits for every message lets nothing run beside one; set "
-                   "parallel.pipeline_overlap to false, or p2p_sync to false");
+  if (plan.host_waits_for_messages() && plan.pipeline_overlap) {
+    return trouble("host", waits,
+                   fmt::format("a host that waits for every message lets nothing run beside one; "
+                               "set parallel.pipeline_overlap to false, or {} to false",
+                               waits));
   }
   const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
   if (plan.layout == StageLayout::kGiven && std::ssize(plan.stages) != chunks) {
     return trouble("parallel", "stages",
                    fmt::format("lists {} chunks, but pipeline {} x virtual_stages {} = {}",
                                plan.stages.size(), plan.pipeline, plan.virtual_stages, chunks));
+  }
+  return std::nullopt;
+}
+
+// Where the host waits for every kernel, nothing is there to run beside another.
+Trouble launch_trouble(const Plan& plan, const Model& model) {
+  if (!plan.launch_blocking) return std::nullopt;
+  if (model.experts > 0) {
+    return trouble("host", "launch_blocking",
+                   "a host that waits for each of the many kernels of experts is not covered yet; "
+                   "set it to false");
+  }
+  if (plan.tensor_pieces > 1) {
+    return trouble("host", "launch_blocking",
+                   fmt::format("lets no exchange run in pieces beside a product; set it to false, "
+                               "or parallel.tensor_pieces {} to 1",
+                               plan.tensor_pieces));
   }
   return std::nullopt;
 }
@@ -155,7 +174,8 @@ Trouble batch_trouble(const Plan& plan) {
   const std::int64_t chunks = plan.pipeline * plan.virtual_stages;
   // A forward and a backward call each, a wait of the host behind either, and a few a chunk for the
   // optimizer.
-  const std::int64_t most = (kCallsMax - 8 * chunks) / ((plan.p2p_sync ? 4 : 2) * chunks);
+  const std::int64_t calls = plan.host_waits_for_messages() ? 4 : 2;
+  const std::int64_t most = (kCallsMax - 8 * chunks) / (calls * chunks);
   if (plan.micro_batches() > most) {
     return trouble("batch", "global",
                    fmt::format("{} micro-batches through {} chunks are too many to write down; at "
@@ -446,7 +466,7 @@ std::optional<PlanTrouble> trouble_alone(const Plan& plan) {
 std::optional<PlanTrouble> trouble_with(const Plan& plan, const Model& model) {
   for (const auto rule :
        {experts_trouble, attention_kind_trouble, tensor_trouble, shared_heads_trouble,
-        eight_bit_trouble, sequence_trouble, stages_trouble}) {
+        eight_bit_trouble, sequence_trouble, stages_trouble, launch_trouble}) {
     if (Trouble found = rule(plan, model)) return found;
   }
   return std::nullopt;

@@ -210,6 +210,7 @@ struct Plan {
                                        // expert gets (Megatron-Core, unless places are padded)
   bool optimizer_sync = false;         // before the updates: it reads the norm, or whether a loss
                                        // scale was too large
+  bool launch_blocking = false;        // at everything that it issues (CUDA_LAUNCH_BLOCKING=1)
 
   // allocator
   bool expandable_segments = false;    // of PyTorch's caching allocator: less cut-off memory
@@ -227,6 +228,7 @@ struct Plan {
   // Where experts' exchanges run beside another pass, that pass's products are issued before the
   // host waits (Megatron-Core's model_chunk_schedule_plan.py): it is ahead by then.
   bool host_reads_counts() const { return route_sync && !expert_overlap; }
+  bool host_waits_for_messages() const { return (p2p_sync || launch_blocking) && pipeline > 1; }
   // Over what a copy of the state may be sharded: kStateAxes (sim/program/program.h).
   std::int64_t shards() const { return context * (shard_group > 0 ? shard_group : data); }
   // One shard is no sharding, whatever the stage is called.

@@ -299,6 +299,7 @@ void read_host(const Object& object, Plan& plan) {
   plan.pass_sync = object.boolean("pass_sync", plan.pass_sync);
   plan.route_sync = object.boolean("route_sync", plan.route_sync);
   plan.optimizer_sync = object.boolean("optimizer_sync", plan.optimizer_sync);
+  plan.launch_blocking = object.boolean("launch_blocking", plan.launch_blocking);
   object.done();
 }
 
@@ -446,7 +447,8 @@ Json write_plan(const Plan& plan) {
   json["host"] = {{"p2p_sync", plan.p2p_sync},
                   {"pass_sync", plan.pass_sync},
                   {"route_sync", plan.route_sync},
-                  {"optimizer_sync", plan.optimizer_sync}};
+                  {"optimizer_sync", plan.optimizer_sync},
+                  {"launch_blocking", plan.launch_blocking}};
   json["allocator"] = {
       {"expandable_segments", plan.expandable_segments},
       {"blas_workspace", plan.blas_workspace ? Json(exact_bytes(*plan.blas_workspace)) : Json()}};

@@ -348,6 +348,10 @@ void add_combined(TrainingCases& cases) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.pipeline_overlap = false;
     p.p2p_sync = p.pass_sync = p.optimizer_sync = true;
   });
+  cases.add("a_host_that_waits_for_each_launch", llama, 4, [](Plan& p) {
+    pipeline(p, 2, k1f1b), p.tensor = 2, p.data = 2, p.zero = 3, p.pipeline_overlap = false;
+    p.launch_blocking = true;
+  });
   cases.add("deterministic", llama, 4, [](Plan& p) {
     pipeline(p, 2, k1f1b), p.tensor = 2, p.deterministic = true;
     p.filled = 2 * kFilledMessage - 1;

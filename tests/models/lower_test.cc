@@ -52,6 +52,8 @@ Case random_case(std::mt19937& random) {
   const bool interleaved = p.schedule == PipelineSchedule::kInterleaved;
   p.p2p_sync = !p.pipeline_overlap && !interleaved && random() % 2 == 0;
   p.pass_sync = !interleaved && random() % 2 == 0;
+  const bool alone = p.tensor_pieces == 1 && (p.pipeline == 1 || !p.pipeline_overlap);
+  p.launch_blocking = alone && !interleaved && random() % 4 == 0;
   p.scatter_gather = random() % 2 == 0;
   p.data = pick({1, 2, 4});
   p.zero = static_cast<int>(random() % 4);
@@ -252,6 +254,34 @@ TEST(Lower, LetsTheHostWaitAtTheEndOfEveryPass) {
     EXPECT_EQ(waits_in(job, stage, "forward"), (std::pair{4, 4}));
     EXPECT_EQ(waits_in(job, stage, "backward"), (std::pair{4, 4}));
   }
+}
+
+// Behind each kernel and each collective, forward, backward and in the optimizer. Messages as where
+// the host waits for them alone: one wait behind each pair.
+TEST(Lower, LetsTheHostWaitForEachLaunch) {
+  Plan plan = waiting_plan();
+  plan.tensor = plan.data = 2;
+  plan.p2p_sync = true;
+  const Model model = llama_model(4, 32, 4, 4, 64, 64);
+  const Job messages = lower(transformer(model, plan), plan);
+  plan.p2p_sync = false;
+  plan.launch_blocking = true;
+  const Job job = lower(transformer(model, plan), plan);
+  ASSERT_EQ(job.bodies.size(), messages.bodies.size());
+  ASSERT_EQ(job.events, messages.events + 1);
+  const auto launched = static_cast<EventId>(messages.events);
+  for (std::size_t b = 0; b < job.bodies.size(); ++b) {
+    std::vector<Instruction> expected;
+    for (const Instruction& i : messages.bodies[b].code) {
+      expected.push_back(i);
+      const auto* collective = std::get_if<Collective>(&i);
+      if (collective == nullptr && !std::holds_alternative<Compute>(i)) continue;
+      const Stream stream = collective ? collective->stream : Stream::kCompute;
+      expected.insert(expected.end(), {Record{stream, launched}, HostWait{launched}});
+    }
+    EXPECT_EQ(job.bodies[b].code, expected) << job.bodies[b].name;
+  }
+  EXPECT_EQ(waits_in(job, 1, "synchronize"), (std::pair{1, 1}));
 }
 
 TEST(Lower, LetsTheHostReadTheNormBeforeTheUpdates) {

@@ -419,6 +419,28 @@ TEST(Plan, RefusesAHostThatWaitsWhereMessagesAreOverlappedOrInterleaved) {
               AllOf(HasSubstr("host.p2p_sync"), HasSubstr("pipeline_overlap to false")));
   EXPECT_THAT(ask(chunks, R"("p2p_sync": true)"), HasSubstr("host.p2p_sync"));
   EXPECT_THAT(ask(chunks, R"("pass_sync": true)"), HasSubstr("host.pass_sync"));
+  EXPECT_EQ(ask(plain, R"("launch_blocking": true)"), "no error");
+  EXPECT_THAT(ask("", R"("launch_blocking": true)"),
+              HasSubstr("pipeline_overlap to false, or launch_blocking to false"));
+  EXPECT_THAT(ask(chunks, R"("launch_blocking": true)"), HasSubstr("host.launch_blocking"));
+}
+
+TEST(Plan, RefusesAHostThatWaitsForEveryKernelWhereKernelsAreMany) {
+  const auto ask = [](const char* parallel, const Model& model) {
+    return error_of([&] {
+      read(R"({"batch": {"sequence_length": 2048, "global": 64}, "parallel": {)" +
+               std::string(parallel) + R"(}, "host": {"launch_blocking": true}})",
+           model);
+    });
+  };
+  const char* pieces = R"("tensor": 2, "sequence_parallel": true, "tensor_pieces": 2)";
+  EXPECT_EQ(ask("", llama()), "no error");
+  EXPECT_THAT(ask(pieces, llama()), HasSubstr("tensor_pieces 2 to 1"));
+  Model mixture = llama();
+  mixture.experts = 8;
+  mixture.expert_ffn = 14336;
+  mixture.experts_per_token = 2;
+  EXPECT_THAT(ask("", mixture), HasSubstr("kernels of experts"));
 }
 
 TEST(Plan, LaysLayersUnevenlyOnPlainStages) {

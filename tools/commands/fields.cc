@@ -405,6 +405,10 @@ std::vector<Field> memory_fields() {
       field(Form::kSwitch, "host.optimizer_sync", "false",
             "It reads the norm, or whether a loss scale was too large, before the update.",
             "The update's launches are exposed, in other."),
+      field(Form::kSwitch, "host.launch_blocking", "false",
+            "The host waits for the device at every kernel, collective and message "
+            "(CUDA_LAUNCH_BLOCKING=1); needs pipeline_overlap false.",
+            "Nothing runs beside anything, and each kernel's launch is exposed, in other."),
       field(Form::kTime, "host.launch", "the device's",
             "Host time to issue one kernel, collective or message.",
             "The pace of small models, whatever the device."),

@@ -159,6 +159,7 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
                                                 : "parallel.schedule=1f1b"};
     if (chunks > 1 && plan.p2p_sync) sets.emplace_back("host.p2p_sync=false");
     if (chunks > 1 && plan.pass_sync) sets.emplace_back("host.pass_sync=false");
+    if (chunks > 1 && plan.launch_blocking) sets.emplace_back("host.launch_blocking=false");
     end_overlap(plan, plan.expert, plan.pipeline, chunks > 1, sets);
     lay_out_again(plan, model, plan.pipeline, chunks, sets);
     changes.push_back({name, std::move(sets)});
@@ -173,7 +174,8 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
   }
   if (!plan.pipeline_overlap) {
     changes.push_back(
-        {"pipeline overlap", {"host.p2p_sync=false", "parallel.pipeline_overlap=true"}});
+        {"pipeline overlap", {"host.p2p_sync=false", "host.launch_blocking=false",
+                              "parallel.pipeline_overlap=true"}});
   }
 }
 

@@ -35,6 +35,7 @@ double layer_launches(const Model& model, const Plan& plan, const Device& device
 
 std::string plan_kind(const Model& model, const Plan& plan, const Device& device) {
   if (layer_launches(model, plan, device) < kLayerKernels) return std::string(kLaunchBound);
+  if (plan.launch_blocking) return std::string(kLaunchBlocking);
   if (model.experts > 0) return "expert";
   if (plan.effective_zero() == 3) return "sharded";
   if (plan.pipeline > 1) return "pipeline";
@@ -91,7 +92,7 @@ const ErrorClass* nearest_class(const std::vector<ErrorClass>& classes, std::str
                                 std::string_view kind) {
   using Key = std::pair<std::string_view, std::string_view>;
   std::vector<Key> keys = {{device, kind}, {"", kind}};
-  if (kind != kLaunchBound) keys.insert(keys.end(), {{device, ""}, {"", ""}});
+  if (!is_kind_apart(kind)) keys.insert(keys.end(), {{device, ""}, {"", ""}});
   for (const auto& [on, of] : keys) {
     for (const ErrorClass& one : classes) {
       if (one.device == on && one.kind == of) return &one;

@@ -40,9 +40,16 @@ double layer_launches(const Model& model, const Plan& plan, const Device& device
 inline constexpr double kLayerKernels = 24;
 
 inline constexpr std::string_view kLaunchBound = "launch-bound";
+inline constexpr std::string_view kLaunchBlocking = "launch-blocking";
 
-// kLaunchBound, else by what a plan does most: "expert" (the model has experts), "sharded"
-// (ZeRO-3), "pipeline", "tensor", "data", "one device".
+// Whether runs of a kind say nothing of plans of other kinds: where the host paces the step, or
+// waits for every kernel (host.launch_blocking).
+inline bool is_kind_apart(std::string_view kind) {
+  return kind == kLaunchBound || kind == kLaunchBlocking;
+}
+
+// kLaunchBound, kLaunchBlocking, else by what a plan does most: "expert" (the model has experts),
+// "sharded" (ZeRO-3), "pipeline", "tensor", "data", "one device".
 std::string plan_kind(const Model& model, const Plan& plan, const Device& device);
 
 // A class a line; reading throws Error for what is none.

@@ -57,7 +57,7 @@ std::vector<ErrorClass> error_classes(const std::vector<ValidationRow>& rows) {
     if (!row.covered || !row.run || !relative_error(row) || row.variant == "unsteady") continue;
     for (const std::string& device : {std::string(), row.run->device}) {
       members[{device, row.run->kind}].push_back(&row);
-      if (row.run->kind != kLaunchBound) members[{device, ""}].push_back(&row);
+      if (!is_kind_apart(row.run->kind)) members[{device, ""}].push_back(&row);
     }
   }
   std::vector<ErrorClass> classes;

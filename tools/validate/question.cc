@@ -429,6 +429,10 @@ RunQuestion run_question(const Json& row, const Shipped& shipped) {
   if (whole || routed) what_if["host"]["route"] = "0 us";
   const Json& run = section_of(section_of(row, "software"), "extra");
   if (const auto scan = switch_of(run, "scan_layers")) what_if["scan_layers"] = *scan;
+  if (switch_of(run, "launch_blocking") == true) {
+    what_if["host"]["launch_blocking"] = true;
+    what_if["parallel"]["pipeline_overlap"] = false;
+  }
   const Json& extra = section_of(section_of(row, "model"), "extra");
   if (const auto dropout = switch_of(extra, "dropout")) what_if["dropout"] = *dropout;
   ask_deterministic(row, framework, device, what_if);

@@ -33,13 +33,6 @@ void refuse_lora(const Json& row) {
   }
 }
 
-// CUDA_LAUNCH_BLOCKING: nothing runs beside anything, and the host's time is never hidden.
-void refuse_blocking_launches(const Json& row) {
-  if (switch_of(section_of(section_of(row, "software"), "extra"), "launch_blocking") == true) {
-    throw Error("software", "a host that waits for every kernel is not covered");
-  }
-}
-
 void refuse_optimizer(const Json& row) {
   const std::string optimizer = text_of(flags_of(row), "optimizer");
   if (optimizer.empty() || optimizer == "adam") return;
@@ -85,7 +78,6 @@ bool shares_heads(const Json& row) { return has(context_words(row), "a2a"); }
 
 void refuse_software(const Json& row) {
   refuse_lora(row);
-  refuse_blocking_launches(row);
   refuse_optimizer(row);
 }
 

@@ -49,7 +49,8 @@ void read_software(const Object& root, const Profile* profile, Device& device) {
   fusion.casts = object.boolean("casts", fusion.casts);
   object.done();
   const Object host = root.object("host");
-  for (const char* of_plan : {"p2p_sync", "pass_sync", "route_sync", "optimizer_sync"}) {
+  for (const char* of_plan :
+       {"p2p_sync", "pass_sync", "route_sync", "optimizer_sync", "launch_blocking"}) {
     host.touch(of_plan);
   }
   device.launch = host.seconds("launch", device.launch);
@@ -102,13 +103,14 @@ void suit_device(const Object& root, const Model& model, Plan& plan, Device& dev
   Fusion& fusion = device.kernels.fusion;
   fusion.loss = loss_kernels(plan.loss);
   fusion.gradient_fill = plan.fills(kFilledProduct);
-  const bool waits = plan.pass_sync || plan.optimizer_sync ||
-                     (plan.p2p_sync && plan.pipeline > 1) ||
+  const bool waits = plan.pass_sync || plan.optimizer_sync || plan.launch_blocking ||
+                     plan.host_waits_for_messages() ||
                      (plan.host_reads_counts() && model.experts > 0);
   if (device.graphs && waits) {
     root.object("host").fail("graphs",
                              "the host waits inside the step, which no graph can hold; set graphs "
-                             "to false, or p2p_sync, pass_sync, route_sync and optimizer_sync");
+                             "to false, or p2p_sync, pass_sync, route_sync, optimizer_sync "
+                             "and launch_blocking");
   }
   const Object precision = root.object("precision");
   // Volta: PyTorch's bf16 products do without the matrix units there.

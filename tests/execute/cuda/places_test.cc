@@ -38,6 +38,9 @@ std::vector<Plan> pipelines() {
             if (overlap || chunks > 1) continue;
             plan.p2p_sync = plan.pass_sync = plan.optimizer_sync = true;
             plans.push_back(plan);
+            plan.p2p_sync = plan.pass_sync = plan.optimizer_sync = false;
+            plan.launch_blocking = true;
+            plans.push_back(plan);
           }
         }
       }
@@ -52,7 +55,8 @@ std::string name_of(const Plan& plan) {
          std::to_string(static_cast<int>(plan.schedule)) + " overlap " +
          std::to_string(plan.pipeline_overlap) + " recompute " +
          std::to_string(static_cast<int>(plan.recompute)) + " tensor " +
-         std::to_string(plan.tensor) + " sync " + std::to_string(plan.p2p_sync);
+         std::to_string(plan.tensor) + " sync " + std::to_string(plan.p2p_sync) +
+         " blocking " + std::to_string(plan.launch_blocking);
 }
 
 bool waits_for_sends_itself(const Plan& plan) {

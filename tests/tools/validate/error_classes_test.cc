@@ -47,6 +47,7 @@ TEST(ErrorClasses, AreWidenedByDeviceThenByKind) {
   for (int i = 0; i < 6; ++i) rows.push_back(run("a", "h100-sxm", "tensor", 0.1));
   for (int i = 0; i < 6; ++i) rows.push_back(run("a", "b200", "pipeline", 0.2));
   for (int i = 0; i < 6; ++i) rows.push_back(run("a", "b200", "launch-bound", -0.7));
+  for (int i = 0; i < 6; ++i) rows.push_back(run("a", "b200", "launch-blocking", -0.9));
   rows.push_back(run("a", "b200", "tensor", 0.1));
   const std::vector<ErrorClass> classes = error_classes(rows);
   const auto words = [&](const std::string& device, const std::string& kind) {

@@ -232,6 +232,13 @@ TEST(RunQuestion, TakesLaunchesFromTheHostWhereLayersAreCudaGraphs) {
   EXPECT_GT(read(ask(row)).cluster.device.launch, Seconds(0));
 }
 
+// CUDA_LAUNCH_BLOCKING=1.
+TEST(RunQuestion, LetsTheHostWaitForEveryKernelWhereTheRunDid) {
+  EXPECT_FALSE(read(ask(with("model.extra.dropout", "true"))).plan.launch_blocking);
+  const Json row = with("software.extra.launch_blocking", "true");
+  EXPECT_TRUE(read(ask(row)).plan.launch_blocking);
+}
+
 // NeMo by the month of its release, and Megatron-Bridge, whose name is the longer one.
 TEST(RunQuestion, TakesARecipesFrameworkByItsRelease) {
   Json row = whole_row();

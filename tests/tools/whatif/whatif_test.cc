@@ -221,6 +221,10 @@ TEST(WhatIf, RefusesAGraphOfAStepInWhichTheHostWaits) {
                 ::testing::AllOf(StartsWith("--set host.graphs"), HasSubstr("which no graph")))
         << key;
   }
+  std::vector<std::string> sets = {"parallel.pipeline_overlap=false", "host.launch_blocking=true"};
+  EXPECT_EQ(trouble(sets), "");
+  sets.emplace_back("host.graphs=true");
+  EXPECT_THAT(trouble(sets), HasSubstr("and launch_blocking"));
 }
 
 TEST(WhatIf, RefusesAGraphOfAStepInWhichTheHostReadsCountsOfExperts) {
