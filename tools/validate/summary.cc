@@ -397,8 +397,8 @@ std::vector<CutSummary> summarise_cuts(const std::vector<ValidationRow>& rows) {
     cut.regret = *choice->measured_seconds / *(*best)->measured_seconds - 1;
     cut.spread = *(*worst)->measured_seconds / *(*best)->measured_seconds;
     cut.best_at = 1 + static_cast<int>(std::count_if(
-                          members.begin(), members.end(),
-                          [&](const auto* row) { return predicted(row, *best); }));
+                          members.begin(), members.end(), [&predicted, best_row = *best](
+                              const auto* row) { return predicted(row, best_row); }));
   }
   std::stable_sort(summaries.begin(), summaries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.source, b.count, a.name) < std::tie(b.source, a.count, b.name);

@@ -223,7 +223,7 @@ TEST(Cluster, RefusesWhatCannotBeAndSaysWhere) {
       {R"({"device": "x", "slow_devices": [{"device": 1, "factor": 2},
                                            {"device": 1, "factor": 3}]})", "named twice"}};
   for (const auto& [text, part] : cases) {
-    EXPECT_THAT(error_of([&] { cluster_of(text); }), HasSubstr(part)) << text;
+    EXPECT_THAT(error_of([&text = text] { cluster_of(text); }), HasSubstr(part)) << text;
   }
 }
 

@@ -534,7 +534,8 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, std::size_t bytes, vo
     return refuse("a buffer is registered that is none of its device's");
   }
   auto& all = comm->member->registered;
-  all.push_back(std::make_unique<Registered>(static_cast<const unsigned char*>(data), bytes));
+  all.push_back(std::make_unique<Registered>(
+      Registered{static_cast<const unsigned char*>(data), bytes}));
   *handle = all.back().get();
   made("registered buffers");
   return ncclSuccess;
