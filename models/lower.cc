@@ -138,15 +138,17 @@ namespace {
 
 // The host waits for each kernel and each collective, and for nothing else: a message may be under
 // way beside them. For messages it waits as with p2p_sync: a send and the receive behind it are one
-// launch.
+// launch. Until a collective is over the compute stream has nothing to do either, so it waits for
+// the same: a breakdown then says for what.
 void block_launches(Body& body, EventId launched) {
   std::vector<Instruction> code;
-  code.reserve(3 * body.code.size());
+  code.reserve(4 * body.code.size());
   for (const Instruction& instruction : body.code) {
     code.push_back(instruction);
     const auto* collective = std::get_if<Collective>(&instruction);
     if (collective == nullptr && !std::holds_alternative<Compute>(instruction)) continue;
     code.emplace_back(Record{collective ? collective->stream : Stream::kCompute, launched});
+    if (collective != nullptr) code.emplace_back(Wait{Stream::kCompute, launched});
     code.emplace_back(HostWait{launched});
   }
   body.code = std::move(code);

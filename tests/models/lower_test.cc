@@ -276,8 +276,9 @@ TEST(Lower, LetsTheHostWaitForEachLaunch) {
       expected.push_back(i);
       const auto* collective = std::get_if<Collective>(&i);
       if (collective == nullptr && !std::holds_alternative<Compute>(i)) continue;
-      const Stream stream = collective ? collective->stream : Stream::kCompute;
-      expected.insert(expected.end(), {Record{stream, launched}, HostWait{launched}});
+      expected.emplace_back(Record{collective ? collective->stream : Stream::kCompute, launched});
+      if (collective != nullptr) expected.emplace_back(Wait{Stream::kCompute, launched});
+      expected.emplace_back(HostWait{launched});
     }
     EXPECT_EQ(job.bodies[b].code, expected) << job.bodies[b].name;
   }
