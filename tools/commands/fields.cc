@@ -407,7 +407,7 @@ std::vector<Field> memory_fields() {
             "The update's launches are exposed, in other."),
       field(Form::kSwitch, "host.launch_blocking", "false",
             "The host waits for the device at every kernel, collective and message "
-            "(CUDA_LAUNCH_BLOCKING=1); needs pipeline_overlap false.",
+            "(CUDA_LAUNCH_BLOCKING=1); needs pipeline_overlap false and a model without experts.",
             "Nothing runs beside anything, and each kernel's launch is exposed, in other."),
       field(Form::kTime, "host.launch", "the device's",
             "Host time to issue one kernel, collective or message.",

@@ -173,9 +173,9 @@ void add_pipeline(const Plan& plan, const Model& model, std::vector<Change>& cha
     changes.push_back({"balanced stages", {"parallel.stages=balanced"}});
   }
   if (!plan.pipeline_overlap) {
-    changes.push_back(
-        {"pipeline overlap", {"host.p2p_sync=false", "host.launch_blocking=false",
-                              "parallel.pipeline_overlap=true"}});
+    std::vector<std::string> sets = {"host.p2p_sync=false", "parallel.pipeline_overlap=true"};
+    if (plan.launch_blocking) sets.emplace_back("host.launch_blocking=false");
+    changes.push_back({"pipeline overlap", std::move(sets)});
   }
 }
 
