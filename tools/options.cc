@@ -268,6 +268,7 @@ void add_validate(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
+  beside that batch, and gap_us, which the host's clock counts between two of them.
   kind attention has seq_len, head_dim, heads, batch, causal, direction; kind collective has
   collective, size_bytes, ranks, nodes, time_us or busbw_GBps. A training run has the objects model,
   hardware, software, parallel and measured, and recompute:
@@ -309,6 +310,10 @@ void add_import(CLI::App& app, Arguments& arguments) {
   command->add_option("--without", import.without, "runs: a group that the fit may not see")
       ->type_name("GROUP")
       ->allow_extra_args(false);
+  command
+      ->add_option("--rows", import.rows,
+                   "runs: of a group at most so many, evenly spread; without: 16")
+      ->check(CLI::Range(4, 100'000));
   command->footer(R"(Examples:
   stepcast import nccl-tests all_reduce.log all_gather.log --out profile.json
   stepcast time all-reduce --cluster h100-sxm-1x8 --profile profile.json

@@ -256,6 +256,7 @@ TEST(Cli, SaysWhatItCannotImport) {
   expect_trouble("import nccl-topology README.md --out x --ranks 8", "of nccl-tests only");
   expect_trouble("import runs --device h100-sxm --without vtrain --out x", "no run is of that");
   expect_trouble("import kernels README.md --without sc21 --out x", "--without is of runs only");
+  expect_trouble("import kernels README.md --rows 8 --out x", "--rows is of runs only");
   expect_trouble("import nccl-topology README.md --out x", "README.md:");
   expect_trouble("import nvidia-smi-topo README.md --out x", "no matrix of devices");
   expect_trouble("time gemm --m 8 --n 8 --k 8 --device h100-sxm --profile x", "--profile is not a");

@@ -14,6 +14,7 @@
 #include "models/transformer.h"
 #include "sim/base/error.h"
 #include "sim/engine/simulate.h"
+#include "tools/validate/causes.h"
 #include "tools/whatif/whatif.h"
 
 namespace stepcast {
@@ -52,9 +53,11 @@ Questions questions_of(const Device& device, const std::vector<Json>& rows,
                        const Shipped& shipped) {
   Questions questions;
   RunForecasts known;
+  const std::vector<MissCause> causes = shipped_causes();
   for (const Json& row : rows) {
     ValidationRow mapped = validate_row(row, "", shipped, known);
-    if (!mapped.covered || !mapped.run || !mapped.measured_seconds || !mapped.variant.empty()) {
+    if (!mapped.covered || !mapped.run || !mapped.measured_seconds || !mapped.variant.empty() ||
+        has_cause(row, mapped, causes)) {
       continue;
     }
     const Document document{"what-if", mapped.run->what_if, {}};

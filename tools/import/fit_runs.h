@@ -4,6 +4,7 @@
 // power leaves of products in 8 bits. Numbers of a device, never one of a row or of a framework.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 
 namespace stepcast {
 
+inline constexpr std::int64_t kRowsEach = 16;  // of a source, unless told
+
 struct FittedRuns {
   Device device;                     // as given, with the fitted numbers
   std::vector<std::string> numbers;  // their names
@@ -22,11 +25,12 @@ struct FittedRuns {
 };
 
 // Rows in the form that validate_row() reads. Only runs count that it covers, that are of this
-// device and that do not hang on the host's pace; of a source with more than `rows_each` of them
+// device, that do not hang on the host's pace and that no cause applies to which is known to slow
+// others (tools/validate/causes.h); of a source with more than `rows_each` of them
 // every so manyth, of one with fewer than four none. Each source weighs the same, and is left out
 // in turn. Throws Error (place "import") if there is none. Cost: some hundred forecasts of each
 // row.
 FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const Shipped& shipped,
-                    std::size_t rows_each = 16);
+                    std::size_t rows_each = kRowsEach);
 
 }  // namespace stepcast

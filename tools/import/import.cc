@@ -236,7 +236,8 @@ int import_runs(const ImportArguments& a) {
   const Device device = load_device(file);
   const std::vector<Json> rows = rows_without(
       a.files.empty() ? rows_of(shipped_runs()) : rows_of(a.files), a.without);
-  const FittedRuns fitted = fit_runs(device, rows, read_shipped());
+  const FittedRuns fitted =
+      fit_runs(device, rows, read_shipped(), static_cast<std::size_t>(a.rows.value_or(kRowsEach)));
   Profile profile;
   if (auto shipped = shipped_profile(device.name, "import")) {
     profile = *std::move(shipped);
@@ -329,6 +330,9 @@ int import_command(const ImportArguments& arguments) {
   }
   if (!arguments.without.empty() && arguments.kind != "runs") {
     throw Error("import", "--without is of runs only");
+  }
+  if (arguments.rows && arguments.kind != "runs") {
+    throw Error("import", "--rows is of runs only");
   }
   if (arguments.kind == "nccl-tests") return import_nccl_tests(arguments);
   const bool of_tests = !arguments.collective.empty() || arguments.ranks || arguments.nodes ||

@@ -29,6 +29,7 @@ struct ImportArguments {
   std::optional<std::int64_t> ranks, nodes;
   bool in_place = false;               // the second group of columns
   std::vector<std::string> without;    // runs: groups that the fit may not see
+  std::optional<std::int64_t> rows;    // runs: of a group at most
 };
 int import_command(const ImportArguments& arguments);
 

@@ -84,6 +84,11 @@ bool holds(const MissCondition& condition, const Json& row, const ValidationRow&
                      [&](const Json& value) { return holds(condition, value); });
 }
 
+bool applies(const MissCause& cause, const Json& row, const ValidationRow& result) {
+  return std::all_of(cause.when.begin(), cause.when.end(),
+                     [&](const MissCondition& one) { return holds(one, row, result); });
+}
+
 }  // namespace
 
 std::vector<MissCause> read_causes(const Document& document) {
@@ -123,10 +128,15 @@ std::string cause_of(const Json& row, const ValidationRow& result,
   if (!result.covered || !result.run || !error || std::abs(*error) <= kMiss) return "";
   const auto found = std::find_if(causes.begin(), causes.end(), [&](const MissCause& cause) {
     if (cause.too_fast && *cause.too_fast != (*error < 0)) return false;
-    return std::all_of(cause.when.begin(), cause.when.end(),
-                       [&](const MissCondition& one) { return holds(one, row, result); });
+    return applies(cause, row, result);
   });
   return found == causes.end() ? "" : found->name;
+}
+
+bool has_cause(const Json& row, const ValidationRow& result,
+               const std::vector<MissCause>& causes) {
+  return std::any_of(causes.begin(), causes.end(),
+                     [&](const MissCause& cause) { return applies(cause, row, result); });
 }
 
 }  // namespace stepcast

@@ -49,4 +49,8 @@ std::vector<MissCause> shipped_causes();
 std::string cause_of(const Json& row, const ValidationRow& result,
                      const std::vector<MissCause>& causes);
 
+// Whether a cause applies, whatever its direction and however far off the forecast is. REQUIRES:
+// `result` is covered.
+bool has_cause(const Json& row, const ValidationRow& result, const std::vector<MissCause>& causes);
+
 }  // namespace stepcast

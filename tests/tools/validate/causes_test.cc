@@ -71,6 +71,16 @@ TEST(Causes, ExplainMissesInTheirDirectionOnly) {
   EXPECT_EQ(cause(all, 1.2, R"(, "forecast": "too slow")"), "it");
 }
 
+TEST(Causes, ApplyHoweverFarOffTheForecastIs) {
+  const std::vector<MissCause> slow = causes(
+      R"({"name": "it", "why": "", "forecast": "too slow",
+          "when": [{"fact": "gpu", "is": ["H100"]}, {"fact": "parallel.tp", "least": 4}]})");
+  EXPECT_TRUE(has_cause(kCausesRow, run(0.99), slow));
+  Json other = kCausesRow;
+  other["parallel"]["tp"] = 2;
+  EXPECT_FALSE(has_cause(other, run(2), slow));
+}
+
 TEST(Causes, GoToTheFirstThatFits) {
   const std::vector<MissCause> two = causes(R"(
       {"name": "first", "why": "", "when": [{"fact": "gpu", "is": ["H100"]}]},

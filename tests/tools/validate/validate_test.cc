@@ -56,6 +56,17 @@ TEST(Validate, MapsAProductAndTurnsItsRateIntoATime) {
   EXPECT_THAT(row.assumed, ElementsAre("role (forward)"));
 }
 
+// torch.mm between two reads of the host's clock, each waited for (EleutherAI/cookbook,
+// sizing/benchmarks/mm_flops.py at 27dff48): the time of the device and that of the host.
+TEST(Validate, AddsWhatTheHostTakesBetweenProducts) {
+  const ValidationRow row = row_of(R"({"kind": "gemm", "gpu": "A100-40GB-SXM", "dtype": "fp16",
+      "m": 2304, "n": 1536, "k": 4096, "batch": 2, "time_us": 250, "gap_us": 17})");
+  ASSERT_TRUE(row.covered) << row.reason;
+  const Gemm gemm{2304, 1536, 4096, 2, GemmRole::kForward, Dtype::kFp16, Dtype::kFp16};
+  EXPECT_DOUBLE_EQ(*row.predicted_seconds, seconds(gemm, device("a100-40gb")) + 17e-6);
+  EXPECT_DOUBLE_EQ(*row.measured_seconds, 250e-6);
+}
+
 TEST(Validate, ReadsSizesThatStandInOneText) {
   const ValidationRow one = row_of(R"({"kind": "gemm", "gpu": "H200", "dtype": "fp8",
       "m_n_k": "1280x4096x12032", "achieved_tflops": 1000,
