@@ -51,6 +51,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "sim/base/error.h"
@@ -172,27 +173,30 @@ Seconds streaming_time(const Op& op, const Passes& passes, const Device& device,
          device.kernel_start * passes.kernels;
 }
 
-// What the highest of n standard normal deviates is expected to be: see slowest_of(). By bisection,
-// since the normal distribution's inverse has no closed form.
+}  // namespace
+
+// By bisection, since the normal distribution's inverse has no closed form.
 double highest_of(int n) {
-  const double share = (n - 0.375) / (n + 0.25);
+  STEPCAST_CHECK(n >= 1, "the highest of none");
+  const double share = std::log((n - 0.375) / (n + 0.25));
   double low = 0, high = 10;
   for (int halved = 0; halved < 50; ++halved) {
     const double middle = (low + high) / 2;
-    (std::erfc(-middle / std::sqrt(2.0)) / 2 < share ? low : high) = middle;
+    (log_share_below(middle) < share ? low : high) = middle;
   }
   return low;
 }
 
-}  // namespace
+double log_share_below(double deviate) {
+  return std::log(std::erfc(-deviate / std::numbers::sqrt2) / 2);
+}
 
-Device slowest_of(const Device& device, int devices) {
-  STEPCAST_CHECK(devices >= 1, "no device at all");
-  Device slowest = device;
-  const double pace = 1 + device.spread * highest_of(devices);
-  slowest.kernels.matrix.efficiency /= pace;
-  for (auto& [name, attention] : slowest.kernels.attention) attention.sustained /= pace;
-  return slowest;
+Device slower_by(const Device& device, double deviate) {
+  Device slower = device;
+  const double pace = 1 + device.spread * deviate;
+  slower.kernels.matrix.efficiency /= pace;
+  for (auto& [name, attention] : slower.kernels.attention) attention.sustained /= pace;
+  return slower;
 }
 
 // The host's time for one of TransformerEngine's products in a loop: descriptors, the heuristic and

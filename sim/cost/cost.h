@@ -37,12 +37,17 @@ Cost op_cost(const Op& op, const Device& device, const Setting& setting = {});
 // experts' products, where each has one of its own (Fusion::groups). Else 0.
 Seconds issue_time(const Op& op, const Device& device);
 
-// The device that sets the pace of so many that wait for each other in every step: the slowest. Its
-// sustained rates are those of `device` over 1 + spread x e, where e is what the highest of so
-// many normal deviates is expected to be, the quantile (n - 3/8) / (n + 1/4) (Blom, "Statistical
-// Estimates and Transformed Beta-Variables", 1958): 1.4 for 8, 2.4 for 64, 3.2 for 1,024. Kernels
-// that memory or instructions bound keep theirs: power does not. REQUIRES: devices >= 1.
-Device slowest_of(const Device& device, int devices);
+// What the highest of so many standard normal deviates is expected to be: the normal distribution's
+// quantile of (n - 3/8) / (n + 1/4) (Blom, "Statistical Estimates and Transformed Beta-Variables",
+// 1958): 1.4 for 8, 2.4 for 64, 3.2 for 1,024. REQUIRES: n >= 1.
+double highest_of(int n);
+// Share of standard normal deviates below `deviate`; its logarithm, -infinity where that is 0.
+double log_share_below(double deviate);
+
+// A device that takes longer than the mean of its kind by so many of Device::spread. Its sustained
+// rates are those of `device` over 1 + spread x deviate. Kernels that memory or instructions bound
+// keep theirs: power does not.
+Device slower_by(const Device& device, double deviate);
 
 // How the matrix product fills the device: for tests and for `stepcast time`.
 struct GemmFill {

@@ -10,6 +10,7 @@
 #include "sim/cost/cost.h"
 #include "sim/cost/timed.h"
 #include "sim/engine/overlap.h"
+#include "sim/engine/pace.h"
 #include "sim/engine/simulate.h"
 #include "sim/hardware/profile.h"
 #include "sim/network/measured.h"
@@ -237,9 +238,9 @@ Duration receive_price(const Job& job, const Cluster& cluster, const Transfer& t
 }  // namespace
 
 Prices price(const Job& job, const Cluster& given) {
-  // All ranks wait for each other in every step, so the slowest device's pace is everybody's.
+  // All ranks wait for each other in every step, so one device's pace is everybody's.
   Cluster cluster = given;
-  cluster.device = slowest_of(given.device, job.mesh.ranks());
+  cluster.device = slower_by(given.device, pace_deviate(job, given.device));
   Prices prices;
   prices.ops.reserve(job.ops.size());
   prices.basis.reserve(job.ops.size());

@@ -578,8 +578,8 @@ TEST(OpCost, TheSlowestOfManyDevicesIsAsSlowAsOrderStatisticsSay) {
   const Gemm large = matrix_product(8192, 8192, 8192);
   const Attention attention{Pass::kForward, 2, 32, 32, 8192, 8192, 128};
   const auto slower = [&](const Op& op, int devices) {
-    return (kernel_seconds(op, slowest_of(device, devices)) / kernel_seconds(op, device) - 1) /
-           device.spread;
+    const Device slowest = slower_by(device, highest_of(devices));
+    return (kernel_seconds(op, slowest) / kernel_seconds(op, device) - 1) / device.spread;
   };
   EXPECT_NEAR(slower(attention, 1), 0, 1e-9);
   EXPECT_NEAR(slower(attention, 2), 0.589, 0.001);
@@ -589,7 +589,7 @@ TEST(OpCost, TheSlowestOfManyDevicesIsAsSlowAsOrderStatisticsSay) {
   EXPECT_NEAR(slower(large, 100), 2.508, 0.05);  // its start and its epilogue stay
   const Pointwise fill{PointwiseKind::kFill, 8192, 8192, Dtype::kBf16, Dtype::kBf16, false};
   EXPECT_EQ(slower(fill, 100), 0);  // bound by memory
-  const Device slowest = slowest_of(device, 100);
+  const Device slowest = slower_by(device, highest_of(100));
   EXPECT_EQ(op_cost(attention, slowest, {.rested = true}).time.value,
             op_cost(attention, device, {.rested = true}).time.value);
 }

@@ -68,7 +68,7 @@ TEST(Price, GoesAtThePaceOfTheSlowestDevice) {
   const Prices equal = price(e.job, e.cluster);
   e.cluster.device.spread = 0.1;
   const Prices prices = price(e.job, e.cluster);
-  const Cost slowest = op_cost(e.job.ops[0], slowest_of(e.cluster.device, 4));
+  const Cost slowest = op_cost(e.job.ops[0], slower_by(e.cluster.device, highest_of(4)));
   EXPECT_EQ(prices.ops[0], to_duration(slowest.time));
   EXPECT_GT(prices.ops[0], equal.ops[0]);
   EXPECT_EQ(prices.ops[1], equal.ops[1]);  // a fill

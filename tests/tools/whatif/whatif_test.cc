@@ -200,9 +200,10 @@ TEST_F(WhatIfFiles, LaunchesAStepThatIsAGraphAsTheProfileMeasuredIt) {
   EXPECT_EQ(after.issue, Duration());
   EXPECT_EQ(after.pass, Duration());
   EXPECT_EQ(after.graph, Duration(80'000'000));
-  // Each kernel begins 2 us sooner; both times are rounded. An Op may be several.
+  // Each kernel begins 2 us sooner; both times are rounded, and each on its own pipeline's pace.
+  // An Op may be several.
   for (std::size_t i = 0; i < after.ops.size(); ++i) {
-    EXPECT_GE(before.ops[i] - after.ops[i], Duration(1'999'999)) << i;
+    EXPECT_GE(before.ops[i] - after.ops[i], Duration(1'999'900)) << i;
   }
   EXPECT_LT(with.report.timeline.step, without.report.timeline.step);
   const WhatIf again = read_what_if(parse_json(graph.resolved.dump(), "resolved"), ".");
