@@ -230,6 +230,12 @@ void add_tensor(const Plan& plan, std::vector<Change>& changes) {
   }
 }
 
+void add_host(const Plan& plan, std::vector<Change>& changes) {
+  if (plan.launch_blocking) {
+    changes.push_back({"launches not waited for", {"host.launch_blocking=false"}});
+  }
+}
+
 // ----------------------------------------------------------------------------------- the search
 
 struct Tried {
@@ -354,6 +360,7 @@ std::vector<Change> changes_of(const Plan& plan, const Model& model) {
   add_memory(plan, changes);
   add_tensor(plan, changes);
   add_batch(plan, changes);
+  add_host(plan, changes);
   add_pipeline(plan, model, changes);
   add_degrees(plan, model, changes);
   add_context(plan, model, changes);

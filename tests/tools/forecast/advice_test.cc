@@ -86,6 +86,19 @@ TEST(Advice, SuggestsWhatIsFasterIfThePlanFits) {
   expect_reproducible(result.advice, sets);
 }
 
+// By itself, and not to a host that does not wait.
+TEST(Advice, LetsTheHostGoAheadOfLaunches) {
+  const auto offered = [](const std::vector<std::string>& sets) {
+    const WhatIf what_if = small_what_if(sets);
+    const std::vector<Change> changes = changes_of(what_if.plan, what_if.model);
+    return std::any_of(changes.begin(), changes.end(), [](const Change& change) {
+      return change.sets == std::vector<std::string>{"host.launch_blocking=false"};
+    });
+  };
+  EXPECT_TRUE(offered({"host.launch_blocking=true", "parallel.pipeline_overlap=false"}));
+  EXPECT_FALSE(offered({"parallel.pipeline_overlap=false"}));
+}
+
 // The file leaves out the data degree and the global batch, whose defaults follow from what the
 // advice changes: the batch must stay what it was.
 TEST(Advice, IsReproducedByItsOverridesWhereTheFileLeavesMuchOut) {
