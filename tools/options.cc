@@ -268,7 +268,7 @@ void add_validate(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
   command->footer(R"(A row: {"id": "x", "source": "a paper", "kind": "gemm", "gpu": "H100-80GB-SXM",
         "dtype": "bf16", "m": 8192, "n": 8192, "k": 8192, "achieved_tflops": 750}
-  beside that batch, and gap_us, which the host's clock counts between two of them.
+  It may have batch, too, and gap_us: what the host's clock counts between two products.
   kind attention has seq_len, head_dim, heads, batch, causal, direction; kind collective has
   collective, size_bytes, ranks, nodes, time_us or busbw_GBps. A training run has the objects model,
   hardware, software, parallel and measured, and recompute:

@@ -41,7 +41,7 @@ Seconds issue_time(const Op& op, const Device& device);
 // quantile of (n - 3/8) / (n + 1/4) (Blom, "Statistical Estimates and Transformed Beta-Variables",
 // 1958): 1.4 for 8, 2.4 for 64, 3.2 for 1,024. REQUIRES: n >= 1.
 double highest_of(int n);
-// Share of standard normal deviates below `deviate`; its logarithm, -infinity where that is 0.
+// The logarithm of the share of standard normal deviates below `deviate`; -infinity for no share.
 double log_share_below(double deviate);
 
 // A device that takes longer than the mean of its kind by so many of Device::spread. Its sustained

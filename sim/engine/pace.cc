@@ -3,9 +3,11 @@
 #include "sim/engine/pace.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <vector>
 
+#include "sim/base/error.h"
 #include "sim/cost/cost.h"
 
 namespace stepcast {
@@ -37,6 +39,7 @@ double pace_deviate(const Job& job, const Device& device) {
   const int ranks = job.mesh.ranks();
   const double all = highest_of(ranks);
   if (job.mesh.stages() == 1 || device.spread == 0 || all == 0) return all;
+  STEPCAST_CHECK(std::ssize(job.programs) == job.mesh.stages(), "a program a stage");
   const std::vector<double> mean = work_of_stages(job, device);
   const std::vector<double> slow = work_of_stages(job, slower_by(device, all));
   const auto deviate = [&](std::size_t stage, double period) {

@@ -117,7 +117,10 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
   std::vector<Run> runs = lower_all(questions, rows_each);
   if (runs.empty()) {
     throw Error("import",
-                fmt::format("no run of {} is covered; `stepcast validate` says why", device.name));
+                fmt::format("no source has four runs of {} that are covered, neither "
+                            "launch-bound nor unsteady, and to which no cause applies "
+                            "(configs/published/causes.json)",
+                            device.name));
   }
   std::vector<double> measured;
   std::vector<std::size_t> source_of;

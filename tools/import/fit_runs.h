@@ -25,8 +25,8 @@ struct FittedRuns {
 };
 
 // Rows in the form that validate_row() reads. Only runs count that it covers, that are of this
-// device, that do not hang on the host's pace and that no cause applies to which is known to slow
-// others (tools/validate/causes.h); of a source with more than `rows_each` of them
+// device, that do not hang on the host's pace and to which no cause of
+// configs/published/causes.json applies; of a source with more than `rows_each` of them
 // every so manyth, of one with fewer than four none. Each source weighs the same, and is left out
 // in turn. Throws Error (place "import") if there is none. Cost: some hundred forecasts of each
 // row.

@@ -253,6 +253,7 @@ int import_runs(const ImportArguments& a) {
   if (!a.without.empty()) {
     profile.provenance["runs"] += fmt::format(", without {}", fmt::join(a.without, ", "));
   }
+  if (a.rows) profile.provenance["runs"] += fmt::format(", at most {} of each", *a.rows);
   profile.provenance.erase("matrix");
   profile.kernels = kernels_json(fitted.device, Basis::kFitted);
   std::erase_if(profile.residuals, [](const Residual& r) { return r.rows.starts_with("runs "); });

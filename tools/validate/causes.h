@@ -1,5 +1,6 @@
 // Causes: why a published run is missed. A cause is a rule by facts of the row, in a file that a
-// person reads (configs/published/causes.json), never by how far off the forecast is:
+// person reads (configs/published/causes.json), never by how far off the forecast is. A fit takes
+// no run to which one applies (tools/import/fit_runs.h).
 //
 //   {"name": "another software stack", "forecast": "too fast", "why": "...",
 //    "when": [{"fact": "software.framework", "has": ["maxtext", "paxml"]}]}
@@ -50,7 +51,7 @@ std::string cause_of(const Json& row, const ValidationRow& result,
                      const std::vector<MissCause>& causes);
 
 // Whether a cause applies, whatever its direction and however far off the forecast is. REQUIRES:
-// `result` is covered.
+// `result` is of a covered run.
 bool has_cause(const Json& row, const ValidationRow& result, const std::vector<MissCause>& causes);
 
 }  // namespace stepcast

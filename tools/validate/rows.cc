@@ -112,8 +112,8 @@ void read_product(const Json& row, TimeArguments& a, std::vector<std::string>& a
     a.m = count_of(sizes, "m");
     a.n = count_of(sizes, "n");
     a.k = count_of(sizes, "k");
-    a.batch = row.contains("batch") ? count_of(row, "batch") : count_of(holder_of(row, "b"), "b");
   }
+  a.batch = row.contains("batch") ? count_of(row, "batch") : count_of(holder_of(row, "b"), "b");
   const std::string layout = params != nullptr ? text_of(*params, "layout") : "";
   if (layout == "NN") a.role = "input-gradient";
   if (layout == "NT") a.role = "weight-gradient";
@@ -146,7 +146,7 @@ Mapped map_gemm(const Json& row, const Device& device) {
     std::get<Gemm>(op).grouped = true;
     with.kernels.fusion.groups = false;
   }
-  // By the host's clock: whoever is slower sets the pace; between two it may wait (gap_us).
+  // By the host's clock: whoever is slower sets the pace; gap_us is what lies between two.
   const Seconds device_time = op_cost(op, with, {.rested = true}).time;
   mapped.predicted = std::max(device_time, issue_time(op, with)).value +
                      number_of(row, "gap_us").value_or(0) * 1e-6;

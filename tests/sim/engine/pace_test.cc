@@ -42,8 +42,7 @@ TEST(Pace, IsThatOfTheSlowestOfAllWhereStagesHaveTheSameWork) {
   EXPECT_NEAR(pace_deviate(stages_of({3, 3, 3, 3}, 8), device), highest_of(32), 1e-9);
   Device equal = device;
   equal.spread = 0;
-  EXPECT_EQ(slower_by(equal, pace_deviate(stages_of({3, 4}, 8), equal)).kernels.matrix.efficiency,
-            equal.kernels.matrix.efficiency);
+  EXPECT_DOUBLE_EQ(pace_deviate(stages_of({3, 4}, 8), equal), highest_of(16));
 }
 
 // A stage with a third more to do: the slowest of its own eight, not that of 256.
@@ -51,6 +50,7 @@ TEST(Pace, IsThatOfItsOwnSlowestWhereAStageHasMuchMore) {
   std::vector<int> layers(32, 3);
   layers.back() = 4;
   EXPECT_NEAR(pace_deviate(stages_of(layers, 8), spread_device()), highest_of(8), 0.03);
+  EXPECT_NEAR(pace_deviate(stages_of({0, 4}, 8), spread_device()), highest_of(8), 0.03);
   std::reverse(layers.begin(), layers.end());
   EXPECT_NEAR(pace_deviate(stages_of(layers, 8), spread_device()), highest_of(8), 0.03);
 }

@@ -110,10 +110,25 @@ TEST(FitRuns, LeavesOutRunsOfAKnownCause) {
   for (const char* group : {"a", "b"}) {
     for (const int sequence : {1024, 2048, 4096, 8192}) {
       rows.push_back(forecast_run(group, 8192, sequence, "bf16", known));
-      if (group[0] == 'b') rows.back()["software"]["framework"] = "maxtext 2024";
+      if (group[0] == 'a') continue;
+      rows.back()["software"]["framework"] = "maxtext 2024";
+      const ValidationRow mapped = validate_row(rows.back(), "", shipped(), known);
+      EXPECT_TRUE(mapped.covered && mapped.variant.empty()) << mapped.reason;
     }
   }
   EXPECT_THAT(fit_runs(device(), rows, shipped()).sources, testing::ElementsAre("a"));
+}
+
+TEST(FitRuns, TakesNoMoreOfASourceThanItIsTold) {
+  std::vector<Json> rows;
+  RunForecasts known;
+  for (const int hidden : {2560, 4096}) {
+    for (const int sequence : {1024, 2048, 4096, 8192}) {
+      rows.push_back(forecast_run("a", hidden, sequence, "bf16", known));
+    }
+  }
+  EXPECT_EQ(fit_runs(device(), rows, shipped(), 5).residuals.at(0).count, 5);
+  EXPECT_EQ(fit_runs(device(), rows, shipped()).residuals.at(0).count, 8);
 }
 
 TEST(FitRuns, LeavesOutSourcesOfFewRowsAndSaysIfNoneIsLeft) {
