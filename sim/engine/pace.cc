@@ -48,6 +48,7 @@ double pace_deviate(const Job& job, const Device& device) {
     return all * (period - mean[stage]) / slower;
   };
   const double ranks_of_one = static_cast<double>(ranks) / job.mesh.stages();
+  const double quantile = ranks * log_share_below(all);
   double low = *std::max_element(mean.begin(), mean.end());
   double high = *std::max_element(slow.begin(), slow.end());
   for (int halved = 0; halved < 50; ++halved) {
@@ -56,7 +57,7 @@ double pace_deviate(const Job& job, const Device& device) {
     for (std::size_t stage = 0; stage < mean.size(); ++stage) {
       below += ranks_of_one * log_share_below(deviate(stage, middle));
     }
-    (below < ranks * log_share_below(all) ? low : high) = middle;
+    (below < quantile ? low : high) = middle;
   }
   double first = all;
   for (std::size_t stage = 0; stage < mean.size(); ++stage) {
