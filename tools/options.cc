@@ -314,6 +314,11 @@ void add_import(CLI::App& app, Arguments& arguments) {
       ->add_option("--rows", import.rows,
                    "runs: of a group at most so many, evenly spread; without: 16")
       ->check(CLI::Range(4, 100'000));
+  command
+      ->add_option("--hold", import.hold,
+                   "runs: a number that is not fitted but stays what the profile has")
+      ->type_name("NUMBER")
+      ->allow_extra_args(false);
   command->footer(R"(Examples:
   stepcast import nccl-tests all_reduce.log all_gather.log --out profile.json
   stepcast time all-reduce --cluster h100-sxm-1x8 --profile profile.json

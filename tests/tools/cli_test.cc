@@ -79,7 +79,7 @@ TEST(Cli, EndsBadUsageInOneLine) {
   expect_trouble("show program " + kExample + " --stage x", "--stage");
   expect_trouble("show program " + kExample + " --stage 7", "there is only stage 0, not 7");
   expect_trouble("show model " + kExample + " --stage 0", "--stage");
-  expect_trouble("show memroy " + kExample, "did you mean \"memory\"?");
+  expect_trouble("show memroy " + kExample, "did you mean \"memory\"?)");
   expect_trouble("search " + kExample + " --vary parallel.tensr=2",
                  "did you mean \"parallel.tensor\"?");
   expect_trouble("search " + kExample + " --devices 1..x", "write 64..1024");
@@ -257,6 +257,9 @@ TEST(Cli, SaysWhatItCannotImport) {
   expect_trouble("import runs --device h100-sxm --without vtrain --out x", "no run is of that");
   expect_trouble("import kernels README.md --without sc21 --out x", "--without is of runs only");
   expect_trouble("import kernels README.md --rows 8 --out x", "--rows is of runs only");
+  expect_trouble("import kernels README.md --hold memory --out x", "--hold is of runs only");
+  expect_trouble("import runs --device h100-sxm --hold memori --out x",
+                 "--hold memori: no number that runs fix (did you mean \"memory\"?)");
   expect_trouble("import nccl-topology README.md --out x", "README.md:");
   expect_trouble("import nvidia-smi-topo README.md --out x", "no matrix of devices");
   expect_trouble("time gemm --m 8 --n 8 --k 8 --device h100-sxm --profile x", "--profile is not a");

@@ -20,6 +20,10 @@
 namespace stepcast {
 namespace {
 
+constexpr const char* kEfficiency = "matrix.efficiency";
+constexpr const char* kMemory = "memory";
+constexpr const char* kAttention = "attention.sustained";
+constexpr const char* kEightBit = "matrix.fp8_sustained";
 constexpr std::size_t kRowsLeast = 4;  // of a source: fewer may all have the same flaw
 constexpr double kMemoryLeast = 0.65, kMemoryMost = 0.95;
 constexpr double kAttentionLeast = 0.8;
@@ -32,11 +36,14 @@ struct Run {
   std::size_t source = 0;
 };
 
-void set(std::span<const double> values, Device& device) {
-  device.kernels.matrix.efficiency = values[0];
-  device.kernels.memory = values[1];
-  for (auto& [name, attention] : device.kernels.attention) attention.sustained = values[2];
-  if (values.size() > 3) device.kernels.matrix.fp8_sustained = values[3];
+// One of the numbers that runs fix.
+struct Number {
+  Parameter parameter;
+  void (*set)(Kernels& kernels, double value);
+};
+
+void set(const std::vector<Number>& numbers, std::span<const double> values, Device& device) {
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i].set(device.kernels, values[i]);
 }
 
 bool has_eight_bit_product(const Job& job) {
@@ -92,6 +99,54 @@ std::vector<Run> lower_all(const Questions& questions, std::size_t rows_each) {
   return runs;
 }
 
+// Memory: what elementwise kernels reach (calculon-ai/calculon, systems/h100_80g_nvl8.json: 0.75
+// at 10 MB, 0.9 from 100 MB up). Attention: what kernels that last long keep of the rate of short
+// ones, 0.85 forward on a B200 (flashinfer-ai/flashinfer#2899) to 0.97 backward on an H200
+// (NVIDIA/cudnn-frontend, benchmark/attention_training). What lies beyond these bounds has
+// another cause. 8 bits: at most, power takes about nothing of a rested device's rate, where it
+// takes a quarter of that of 16 bits.
+std::vector<Number> numbers_of(const Kernels& kernels, const std::vector<Run>& runs) {
+  const auto number = [](const char* name, double given, double least, double most,
+                         void (*set)(Kernels&, double)) {
+    return Number{{name, std::clamp(given, least, most), least, most}, set};
+  };
+  std::vector<Number> numbers = {
+      number(kEfficiency, kernels.matrix.efficiency, 0.2, 1,
+             [](Kernels& k, double v) { k.matrix.efficiency = v; }),
+      number(kMemory, kernels.memory, kMemoryLeast, kMemoryMost,
+             [](Kernels& k, double v) { k.memory = v; }),
+      number(kAttention, kernels.usual().sustained, kAttentionLeast, 1,
+             [](Kernels& k, double v) {
+               for (auto& [name, attention] : k.attention) attention.sustained = v;
+             })};
+  if (std::any_of(runs.begin(), runs.end(),
+                  [](const Run& run) { return has_eight_bit_product(run.job); })) {
+    numbers.push_back(number(kEightBit, kernels.matrix.fp8_sustained, 1, kEightBitMost,
+                             [](Kernels& k, double v) { k.matrix.fp8_sustained = v; }));
+  }
+  return numbers;
+}
+
+void check_held(const std::vector<std::string>& held) {
+  const std::vector<std::string> names = {kEfficiency, kMemory, kAttention, kEightBit};
+  for (const std::string& name : held) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    throw Error("--hold " + name,
+                fmt::format("no number that runs fix{}; they are {}", did_you_mean(name, names),
+                            fmt::join(names, ", ")));
+  }
+}
+
+// Those to fit. Throws Error if all are held.
+std::vector<Number> without_held(std::vector<Number> numbers,
+                                 const std::vector<std::string>& held) {
+  std::erase_if(numbers, [&](const Number& number) {
+    return std::find(held.begin(), held.end(), number.parameter.name) != held.end();
+  });
+  if (numbers.empty()) throw Error("--hold", "nothing is left that these runs could fix");
+  return numbers;
+}
+
 double three_digits(double value) { return std::round(value * 1000) / 1000; }
 
 Residual residual_of(const std::string& name, const FitError& error, const FitError* left_out) {
@@ -112,7 +167,8 @@ Residual residual_of(const std::string& name, const FitError& error, const FitEr
 }  // namespace
 
 FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const Shipped& shipped,
-                    std::size_t rows_each) {
+                    std::size_t rows_each, const std::vector<std::string>& held) {
+  check_held(held);
   const Questions questions = questions_of(device, rows, shipped);
   std::vector<Run> runs = lower_all(questions, rows_each);
   if (runs.empty()) {
@@ -128,48 +184,39 @@ FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const S
     measured.push_back(run.measured);
     source_of.push_back(run.source);
   }
+  const std::vector<Number> numbers = without_held(numbers_of(device.kernels, runs), held);
+  for (Run& run : runs) {  // what is held is the given device's, not the shipped one's
+    Kernels& kernels = run.cluster.device.kernels;
+    kernels.matrix = device.kernels.matrix;
+    kernels.memory = device.kernels.memory;
+    kernels.attention = device.kernels.attention;
+  }
+  std::vector<Parameter> parameters;
+  for (const Number& number : numbers) parameters.push_back(number.parameter);
   const Predict predict = [&](std::span<const double> values, std::span<double> times) {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       Run& run = runs[i];
-      set(values, run.cluster.device);
+      set(numbers, values, run.cluster.device);
       const Prices prices = price(run.job, run.cluster);
       times[i] = to_seconds(simulate(run.job, prices).step).value;
     }
   };
-  // Memory: what elementwise kernels reach (calculon-ai/calculon, systems/h100_80g_nvl8.json: 0.75
-  // at 10 MB, 0.9 from 100 MB up). Attention: what kernels that last long keep of the rate of short
-  // ones, 0.85 forward on a B200 (flashinfer-ai/flashinfer#2899) to 0.97 backward on an H200
-  // (NVIDIA/cudnn-frontend, benchmark/attention_training). What lies beyond these bounds has
-  // another cause. 8 bits: at most, power takes about nothing of a rested device's rate, where it
-  // takes a quarter of that of 16 bits.
-  std::vector<Parameter> parameters = {
-      {"matrix.efficiency", device.kernels.matrix.efficiency, 0.2, 1},
-      {"memory", std::clamp(device.kernels.memory, kMemoryLeast, kMemoryMost), kMemoryLeast,
-       kMemoryMost},
-      {"attention.sustained", std::max(device.kernels.usual().sustained, kAttentionLeast),
-       kAttentionLeast, 1}};
-  if (std::any_of(runs.begin(), runs.end(),
-                  [](const Run& run) { return has_eight_bit_product(run.job); })) {
-    parameters.push_back(
-        {"matrix.fp8_sustained", std::min(device.kernels.matrix.fp8_sustained, kEightBitMost), 1,
-         kEightBitMost});
-  }
   const SourceFit fitted = fit_by_source(parameters, measured, source_of, predict);
 
   FittedRuns result{device, {}, {}, {}};
   for (const Parameter& parameter : parameters) result.numbers.push_back(parameter.name);
   std::vector<double> values;
   for (const double value : fitted.values) values.push_back(three_digits(value));
-  set(values, result.device);
-  // What a rested device does has not changed.
-  MatrixKernels& matrix = result.device.kernels.matrix;
-  matrix.burst = std::max(
-      1.0, three_digits(matrix.burst * device.kernels.matrix.efficiency / matrix.efficiency));
+  set(numbers, values, result.device);
   result.device.kernels.matrix.basis = Basis::kFitted;
   result.device.kernels.memory_basis = Basis::kFitted;
   for (auto& [name, attention] : result.device.kernels.attention) {
     attention.basis = Basis::kFitted;
   }
+  // What a rested device does has not changed.
+  MatrixKernels& matrix = result.device.kernels.matrix;
+  matrix.burst = std::max(
+      1.0, three_digits(matrix.burst * device.kernels.matrix.efficiency / matrix.efficiency));
   std::size_t source = 0;
   for (const auto& [name, asked] : questions) {
     result.sources.push_back(name);

@@ -28,9 +28,11 @@ struct FittedRuns {
 // device, that do not hang on the host's pace and to which no cause of
 // configs/published/causes.json applies; of a source with more than `rows_each` of them
 // every so manyth, of one with fewer than four none. Each source weighs the same, and is left out
-// in turn. Throws Error (place "import") if there is none. Cost: some hundred forecasts of each
-// row.
+// in turn. The numbers in `held` stay the device's. Throws Error (place "import") if there is no
+// run, and (place "--hold ...") for a name that is no number's. Cost: some hundred forecasts of
+// each row.
 FittedRuns fit_runs(const Device& device, const std::vector<Json>& rows, const Shipped& shipped,
-                    std::size_t rows_each = kRowsEach);
+                    std::size_t rows_each = kRowsEach,
+                    const std::vector<std::string>& held = {});
 
 }  // namespace stepcast

@@ -237,7 +237,8 @@ int import_runs(const ImportArguments& a) {
   const std::vector<Json> rows = rows_without(
       a.files.empty() ? rows_of(shipped_runs()) : rows_of(a.files), a.without);
   const FittedRuns fitted =
-      fit_runs(device, rows, read_shipped(), static_cast<std::size_t>(a.rows.value_or(kRowsEach)));
+      fit_runs(device, rows, read_shipped(), static_cast<std::size_t>(a.rows.value_or(kRowsEach)),
+               a.hold);
   Profile profile;
   if (auto shipped = shipped_profile(device.name, "import")) {
     profile = *std::move(shipped);
@@ -254,6 +255,9 @@ int import_runs(const ImportArguments& a) {
     profile.provenance["runs"] += fmt::format(", without {}", fmt::join(a.without, ", "));
   }
   if (a.rows) profile.provenance["runs"] += fmt::format(", at most {} of each", *a.rows);
+  if (!a.hold.empty()) {
+    profile.provenance["runs"] += fmt::format("; {} held", fmt::join(a.hold, ", "));
+  }
   profile.provenance.erase("matrix");
   profile.kernels = kernels_json(fitted.device, Basis::kFitted);
   std::erase_if(profile.residuals, [](const Residual& r) { return r.rows.starts_with("runs "); });
@@ -334,6 +338,9 @@ int import_command(const ImportArguments& arguments) {
   }
   if (arguments.rows && arguments.kind != "runs") {
     throw Error("import", "--rows is of runs only");
+  }
+  if (!arguments.hold.empty() && arguments.kind != "runs") {
+    throw Error("import", "--hold is of runs only");
   }
   if (arguments.kind == "nccl-tests") return import_nccl_tests(arguments);
   const bool of_tests = !arguments.collective.empty() || arguments.ranks || arguments.nodes ||

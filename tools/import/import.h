@@ -30,6 +30,7 @@ struct ImportArguments {
   bool in_place = false;               // the second group of columns
   std::vector<std::string> without;    // runs: groups that the fit may not see
   std::optional<std::int64_t> rows;    // runs: of a group at most
+  std::vector<std::string> hold;       // runs: numbers that stay what they are
 };
 int import_command(const ImportArguments& arguments);
 

@@ -103,6 +103,36 @@ TEST(FitRuns, FindsTheRateOfEightBits) {
   EXPECT_NEAR(fitted.device.kernels.matrix.fp8_sustained / share, 1, 0.02);
 }
 
+// What is held stays, and the other numbers are found as if it were known.
+TEST(FitRuns, HoldsWhatItIsTold) {
+  std::vector<Json> rows;
+  RunForecasts known;
+  for (const int hidden : {2560, 8192}) {
+    for (const int sequence : {1024, 8192}) {
+      rows.push_back(forecast_run("a", hidden, sequence, "bf16", known));
+    }
+  }
+  Device start = device();
+  const double efficiency = start.kernels.matrix.efficiency;
+  start.kernels.matrix.efficiency *= 0.8;
+  const FittedRuns fitted =
+      fit_runs(start, rows, shipped(), 16, {"memory", "attention.sustained"});
+  EXPECT_THAT(fitted.numbers, testing::ElementsAre("matrix.efficiency"));
+  EXPECT_NEAR(fitted.device.kernels.matrix.efficiency / efficiency, 1, 0.002);
+  EXPECT_EQ(fitted.device.kernels.memory, start.kernels.memory);
+  EXPECT_EQ(fitted.device.kernels.usual().sustained, start.kernels.usual().sustained);
+  start.kernels.memory *= 0.9;  // held where it is wrong, so products have to make up for it
+  const FittedRuns wrong =
+      fit_runs(start, rows, shipped(), 16, {"memory", "attention.sustained"});
+  EXPECT_EQ(wrong.device.kernels.memory, start.kernels.memory);
+  EXPECT_GT(wrong.device.kernels.matrix.efficiency / efficiency, 1.01);
+
+  EXPECT_THROW(fit_runs(start, rows, shipped(), 16, {"memori"}), Error);
+  EXPECT_THROW(fit_runs(start, rows, shipped(), 16,
+                        {"matrix.efficiency", "memory", "attention.sustained"}),
+               Error);
+}
+
 // Whatever they say: configs/published/causes.json has a cause for MaxText's.
 TEST(FitRuns, LeavesOutRunsOfAKnownCause) {
   std::vector<Json> rows;
