@@ -1,8 +1,8 @@
 // Best fit with caching and coalescing, as PyTorch has it (Zachary DeVito's expandable segments
 // included). PyTorch keeps free blocks in a balanced tree of (stream, size, address); here each
 // lane has a bin for every size that ever occurred: a training step asks for the same few dozen
-// sizes again and again, so bins stop appearing after the first micro-batch and an allocation is a
-// binary search over them plus a pop. Freeing looks at two neighbours.
+// sizes again and again, so bins stop appearing after the first micro-batch, where each size lies
+// among them is remembered, and an allocation is a pop. Freeing looks at two neighbours.
 #include "sim/engine/allocator.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::int64_t segment_size(std::int64_t request) {
 // ------------------------------------------------------------------------------- the free blocks
 
 // Without branches on what is compared: the sizes asked for follow no pattern.
-std::size_t CachingAllocator::FreeBlocks::lower_bound(std::int64_t size) const {
+std::size_t CachingAllocator::FreeBlocks::search(std::int64_t size) const {
   std::size_t first = 0;
   for (std::size_t left = sizes_.size(); left > 0;) {
     const std::size_t half = (left + 1) / 2;
@@ -47,11 +47,20 @@ std::size_t CachingAllocator::FreeBlocks::lower_bound(std::int64_t size) const {
   return first;
 }
 
+// Sizes are multiples of 512; the product spreads them over its upper bits.
+std::size_t CachingAllocator::FreeBlocks::lower_bound(std::int64_t size) {
+  const std::uint64_t spread = static_cast<std::uint64_t>(size) * 0x9e3779b97f4a7c15;
+  Known& known = known_[spread >> (64 - kKnownBits)];
+  if (known.size != size) known = {size, search(size)};
+  return known.bin;
+}
+
 std::size_t CachingAllocator::FreeBlocks::bin_of(std::int64_t size) {
   const std::size_t bin = lower_bound(size);
   if (bin < sizes_.size() && sizes_[bin] == size) return bin;
   sizes_.insert(sizes_.begin() + static_cast<std::ptrdiff_t>(bin), size);
   bins_.emplace(bins_.begin() + static_cast<std::ptrdiff_t>(bin));
+  known_.fill({});
   filled_.assign(sizes_.size() / 64 + 1, 0);
   for (std::size_t i = 0; i < bins_.size(); ++i) {
     if (!bins_[i].empty()) filled_[i / 64] |= std::uint64_t{1} << i % 64;
@@ -187,8 +196,8 @@ void CachingAllocator::merge_neighbours(BlockId id) {
   merge(id, at(id).next);
 }
 
-BlockId CachingAllocator::best_fit(int lane, std::int64_t size) const {
-  const FreeBlocks& free = lanes_[static_cast<std::size_t>(lane)].free;
+BlockId CachingAllocator::best_fit(int lane, std::int64_t size) {
+  FreeBlocks& free = lanes_[static_cast<std::size_t>(lane)].free;
   FreeBlocks::Cursor best = free.first(size);
   if (best.bin < 0) return kNone;
   if (!options_.expandable_segments) return free.block(best);

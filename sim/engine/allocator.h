@@ -86,7 +86,7 @@ class CachingAllocator {
       int bin = -1;               // -1: none
       std::size_t from_last = 0;  // in the bin
     };
-    Cursor first(std::int64_t size) const { return {next_bin(lower_bound(size)), 0}; }
+    Cursor first(std::int64_t size) { return {next_bin(lower_bound(size)), 0}; }
     Cursor after(Cursor cursor) const;
     BlockId block(Cursor cursor) const;
     std::vector<BlockId> all() const;
@@ -96,8 +96,16 @@ class CachingAllocator {
       std::int64_t address;
       BlockId id;
     };
+    // A size that was looked up, and its lower bound; forgotten where another falls on its place.
+    struct Known {
+      std::int64_t size = -1;
+      std::size_t bin = 0;
+    };
+    static constexpr int kKnownBits = 8;
+
     int next_bin(std::size_t from) const;
-    std::size_t lower_bound(std::int64_t size) const;
+    std::size_t search(std::int64_t size) const;
+    std::size_t lower_bound(std::int64_t size);
     std::size_t bin_of(std::int64_t size);
     static std::vector<Entry>::iterator place_of(std::vector<Entry>& entries,
                                                  std::int64_t address);
@@ -105,6 +113,7 @@ class CachingAllocator {
     std::vector<std::int64_t> sizes_;        // of the bins, ascending
     std::vector<std::vector<Entry>> bins_;   // addresses descending
     std::vector<std::uint64_t> filled_;      // a bit a bin
+    std::array<Known, 1 << kKnownBits> known_;
   };
 
   struct Lane {
@@ -124,7 +133,7 @@ class CachingAllocator {
   void split(BlockId block, std::int64_t size);
   void merge(BlockId block, BlockId neighbour);
   void merge_neighbours(BlockId block);
-  BlockId best_fit(int lane, std::int64_t size) const;
+  BlockId best_fit(int lane, std::int64_t size);
   void grow(std::int64_t bytes);
   bool may_grow(std::int64_t bytes) const;
 
