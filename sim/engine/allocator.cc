@@ -21,6 +21,8 @@ constexpr std::int64_t kMinLargeAlloc = 10 << 20;
 constexpr std::int64_t kLargeBuffer = 20 << 20;
 constexpr std::int64_t kRoundLarge = 2 << 20;
 
+constexpr int kFew = 8;  // entries that are looked through as fast as halved
+
 constexpr std::int64_t kAddressSpace = std::int64_t{1} << 54;  // of an expandable segment
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
@@ -71,8 +73,11 @@ std::size_t CachingAllocator::FreeBlocks::bin_of(std::int64_t size) {
 // Where a block of this address stands, or belongs. Lowest addresses are asked for most.
 std::vector<CachingAllocator::FreeBlocks::Entry>::iterator CachingAllocator::FreeBlocks::place_of(
     std::vector<Entry>& entries, std::int64_t address) {
-  if (entries.empty() || entries.back().address > address) return entries.end();
-  return std::lower_bound(entries.begin(), entries.end(), address,
+  auto end = entries.end();
+  for (int steps = 0; steps < kFew; ++steps, --end) {
+    if (end == entries.begin() || (end - 1)->address > address) return end;
+  }
+  return std::lower_bound(entries.begin(), end, address,
                           [](const Entry& entry, std::int64_t a) { return entry.address > a; });
 }
 
