@@ -79,7 +79,7 @@ TEST(Cli, EndsBadUsageInOneLine) {
   expect_trouble("show program " + kExample + " --stage x", "--stage");
   expect_trouble("show program " + kExample + " --stage 7", "there is only stage 0, not 7");
   expect_trouble("show model " + kExample + " --stage 0", "--stage");
-  expect_trouble("show memroy " + kExample, "did you mean \"memory\"?)");
+  expect_trouble("show memroy " + kExample, "did you mean \"memory\"?");
   expect_trouble("search " + kExample + " --vary parallel.tensr=2",
                  "did you mean \"parallel.tensor\"?");
   expect_trouble("search " + kExample + " --devices 1..x", "write 64..1024");
